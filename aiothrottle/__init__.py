@@ -1,34 +1,59 @@
 """Stay under the limits of the APIs you call: rate and concurrency limiting for asyncio."""
 
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, AdaptiveThrottling
-from aiothrottle.algorithms import (
-    Cooldown,
-    FixedWindow,
-    LeakyBucket,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-    TokenBucket,
-    WaitUntil,
-)
-from aiothrottle.decision import Decision
-from aiothrottle.errors import (
-    AttemptThrottled,
-    CostTooHigh,
-    LimiterClosed,
-    QueueFull,
-    RequestDropped,
-    StoreUnavailable,
-    ThrottleError,
-    ThrottleTimeout,
-)
-from aiothrottle.keyed import KeyedRateLimiter
-from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
-from aiothrottle.rate import Rate
-from aiothrottle.resource import Resource
-from aiothrottle.retry import Retry, RetryBudget
-from aiothrottle.statistics import Statistics
-from aiothrottle.stores.shared_concurrency import SharedConcurrency
+from typing import TYPE_CHECKING
+
+from aiothrottle._lazy import lazily
+
+if TYPE_CHECKING:
+    from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, AdaptiveThrottling
+    from aiothrottle.algorithms import (
+        Cooldown,
+        FixedWindow,
+        LeakyBucket,
+        SlidingWindowCounter,
+        SlidingWindowLog,
+        TokenBucket,
+        WaitUntil,
+    )
+    from aiothrottle.amounts import Resource
+    from aiothrottle.errors import (
+        AttemptThrottled,
+        CostTooHigh,
+        LimiterClosed,
+        QueueFull,
+        RequestDropped,
+        StoreUnavailable,
+        ThrottleError,
+        ThrottleTimeout,
+    )
+    from aiothrottle.keyed import KeyedRateLimiter
+    from aiothrottle.limiter import RateLimiter
+    from aiothrottle.per_loop import PerLoop
+    from aiothrottle.permit import Decision, Permit
+    from aiothrottle.rate import Rate
+    from aiothrottle.retry import Retry, RetryBudget
+    from aiothrottle.statistics import Statistics
+    from aiothrottle.stores.shared_concurrency import SharedConcurrency
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "adaptive": "AdaptiveConcurrency AdaptiveRate AdaptiveThrottling",
+            "algorithms": "Cooldown FixedWindow LeakyBucket SlidingWindowCounter SlidingWindowLog "
+            "TokenBucket WaitUntil",
+            "amounts": "Resource",
+            "errors": "AttemptThrottled CostTooHigh LimiterClosed QueueFull RequestDropped "
+            "StoreUnavailable ThrottleError ThrottleTimeout",
+            "keyed": "KeyedRateLimiter",
+            "limiter": "RateLimiter",
+            "per_loop": "PerLoop",
+            "permit": "Decision Permit",
+            "rate": "Rate",
+            "retry": "Retry RetryBudget",
+            "statistics": "Statistics",
+            "stores.shared_concurrency": "SharedConcurrency",
+        },
+    )
 
 __all__ = [
     "AdaptiveConcurrency",
@@ -42,6 +67,7 @@ __all__ = [
     "KeyedRateLimiter",
     "LeakyBucket",
     "LimiterClosed",
+    "PerLoop",
     "Permit",
     "QueueFull",
     "Rate",

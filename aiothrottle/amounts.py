@@ -11,28 +11,10 @@ Invariant: an `Amounts` is never changed, and neither is its mapping.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self, TypeAlias, cast
 
-from aiothrottle.checks import check_number
-from aiothrottle.redact import shown
-
-__all__ = [
-    "REQUESTS",
-    "ROUNDING",
-    "Amounts",
-    "Cost",
-    "amounts",
-    "as_costs",
-    "by_name",
-    "common",
-    "covers",
-    "excess",
-    "least",
-    "nothing",
-    "positive",
-    "read_cost",
-    "total",
-]
+from aiothrottle._checks import check_number, shown
 
 REQUESTS: Final = "requests"
 """The resource of which a request costs 1 unless its cost says otherwise."""
@@ -42,6 +24,10 @@ Cost: TypeAlias = float | Mapping[str, float]
 
 ROUNDING: Final = 1e-9
 """Tokens that are as good as none: the sum of a few costs is off by less."""
+
+
+MOST: Final = 1e12
+"""The greatest cost: sums of some thousands of them are still exact to a thousandth of a token."""
 
 
 class Amounts(float):
@@ -117,6 +103,16 @@ def amounts(named: Mapping[str, float]) -> float:
     return requests if len(costs) == 1 else Amounts(costs)
 
 
+def check_cost(cost: object, resource: str = "tokens") -> None:
+    """Reject anything but a number of tokens that can be counted.
+
+    Raises:
+        TypeError: The cost is not a number.
+        ValueError: The cost is negative, above `MOST` or not finite.
+    """
+    check_number("a cost", cost, resource, most=MOST)
+
+
 def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> float:
     """Check a cost that a user gives to a limiter with resources, and convert it.
 
@@ -127,7 +123,7 @@ def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> floa
 
     Raises:
         TypeError: It is not a mapping, or a value is not a number.
-        ValueError: A resource is unknown, or a value is negative or not finite.
+        ValueError: A resource is unknown, or a value is negative, above `MOST` or not finite.
 
     >>> read_cost({"tokens": 1500}, ("requests", "tokens"))
     Amounts({'requests': 1.0, 'tokens': 1500.0})
@@ -143,7 +139,7 @@ def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> floa
             raise ValueError(
                 f"a cost may have the resources {', '.join(resources)}, got {shown(name)}"
             )
-        check_number("a cost", tokens, name)
+        check_cost(tokens, name)
         named[name] = float(tokens)
     return amounts(named)
 
@@ -224,3 +220,28 @@ def total(costs: Sequence[float]) -> float:
         return math.fsum(costs)
     names = {name: None for cost in costs for name in by_name(cost)}
     return amounts({n: math.fsum(by_name(cost).get(n, 0.0) for cost in costs) for n in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One resource of a limiter.
+
+    >>> Resource(limit=200.0, remaining=50.0).utilisation
+    0.75
+    """
+
+    #: The greatest cost that its limit can ever admit, in tokens; infinity: there is no limit.
+    limit: float
+    #: Tokens that are free now.
+    remaining: float
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the limit that is in use now, from 0 to 1."""
+        return 0.0 if math.isinf(self.limit) else 1.0 - self.remaining / self.limit
+
+
+def resources_of(limit: float, remaining: float, names: Iterable[str]) -> dict[str, Resource]:
+    """Return the resources of the names; one that is not limited has an infinite limit."""
+    limits, free = as_costs(limit, names, math.inf), as_costs(remaining, names, math.inf)
+    return {name: Resource(limits[name], free[name]) for name in limits}

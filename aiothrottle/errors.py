@@ -7,31 +7,20 @@ Wrong arguments raise plain `ValueError` and `TypeError`.
 # ruff: noqa: N818
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, TypedDict
 
+from aiothrottle._checks import duration, number
 from aiothrottle.amounts import Amounts, by_name, excess
-from aiothrottle.texts import duration, number
-
-__all__ = [
-    "AttemptThrottled",
-    "CostTooHigh",
-    "LimiterClosed",
-    "QueueFull",
-    "RequestDropped",
-    "StoreUnavailable",
-    "ThrottleError",
-    "ThrottleTimeout",
-    "entered_before",
-    "in_another_thread",
-    "no_copy",
-    "reason_of",
-    "too_high",
-    "twin",
-]
-
 
 # The longest chain of causes that `reason_of` follows.
 _DEEPEST = 20
+
+
+class Label(TypedDict):
+    """What an error says of its limiter."""
+
+    key: Hashable
+    name: str | None
 
 
 class ThrottleError(Exception):
@@ -39,11 +28,15 @@ class ThrottleError(Exception):
 
     #: The key of the limiter in a `KeyedRateLimiter`; None: no key, or not known.
     key: Hashable = None
+    #: The name of the limiter (`RateLimiter.name`); None: not known.
+    name: str | None = None
 
     def __str__(self) -> str:
-        """Return the message, with the key."""
+        """Return the message, with the key, or without one the name."""
         # A key may come from an attacker: escaped and cut, it forges no line of a log.
-        return super().__str__() + ("" if self.key is None else f" (key {self.key!r:.200})")
+        if self.key is not None:
+            return f"{super().__str__()} (key {self.key!r:.200})"
+        return super().__str__() + ("" if self.name is None else f" (limiter {self.name!r:.200})")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Restore the attributes: by default Python would call `__init__` with the message."""
@@ -65,14 +58,19 @@ class CostTooHigh(ThrottleError, ValueError):
     resource: str | None
 
     def __init__(
-        self, cost: float, limit: float, *, resource: str | None = None, key: Hashable = None
+        self,
+        cost: float,
+        limit: float,
+        *,
+        resource: str | None = None,
+        key: Hashable = None,
+        name: str | None = None,
     ) -> None:
         of = f"{number(limit)} tokens" if resource is None else f"{number(limit)} of {resource!r}"
         super().__init__(f"cost must be at most {of}, got {number(cost)}")
-        self.cost = cost
-        self.limit = limit
-        self.resource = resource
+        self.cost, self.limit, self.resource = cost, limit, resource
         self.key = key
+        self.name = name
 
 
 class ThrottleTimeout(ThrottleError, TimeoutError):
@@ -83,16 +81,26 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
     retry_after: float
     #: Seconds: the `timeout` of the call, or the longest wait of the algorithm. None: not known.
     timeout: float | None
+    #: The name, or the key, of the limiter above (`parent`) that would not grant in time; None: it
+    #: is this limiter.
+    limited_by: Hashable
 
     def __init__(
-        self, retry_after: float, *, timeout: float | None = None, key: Hashable = None
+        self,
+        retry_after: float,
+        *,
+        timeout: float | None = None,
+        limited_by: Hashable = None,
+        key: Hashable = None,
+        name: str | None = None,
     ) -> None:
         limit = "" if timeout is None else f" of {duration(timeout)}"
         reason = f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
-        super().__init__(f"not granted within the timeout{limit}: {reason}")
-        self.retry_after = retry_after
-        self.timeout = timeout
+        by = "" if limited_by is None else f", limited by {limited_by!r:.200}"
+        super().__init__(f"not granted within the timeout{limit}: {reason}{by}")
+        self.retry_after, self.timeout, self.limited_by = retry_after, timeout, limited_by
         self.key = key
+        self.name = name
 
 
 class QueueFull(ThrottleError):
@@ -103,12 +111,14 @@ class QueueFull(ThrottleError):
     #: Seconds until pauses and rates allow the request, behind the waiters.
     retry_after: float
 
-    def __init__(self, waiting: int, retry_after: float, *, key: Hashable = None) -> None:
+    def __init__(
+        self, waiting: int, retry_after: float, *, key: Hashable = None, name: str | None = None
+    ) -> None:
         when = f"; retry after {duration(retry_after)}" if retry_after else ""
         super().__init__(f"max_queue is reached with {waiting} waiting{when}")
-        self.waiting = waiting
-        self.retry_after = retry_after
+        self.waiting, self.retry_after = waiting, retry_after
         self.key = key
+        self.name = name
 
 
 class RequestDropped(ThrottleError):
@@ -127,8 +137,7 @@ class RequestDropped(ThrottleError):
         super().__init__(
             f"{origin} is failing: the request was dropped, as {dropped_share:.0%} of all to it are"
         )
-        self.origin = origin
-        self.dropped_share = dropped_share
+        self.origin, self.dropped_share = origin, dropped_share
 
 
 class AttemptThrottled(ThrottleError):
@@ -145,16 +154,16 @@ class AttemptThrottled(ThrottleError):
     def __init__(self, status: int, retry_after: float | None) -> None:
         wait = "" if retry_after is None else f", retry after {duration(retry_after)}"
         super().__init__(f"the previous attempt got a response with status {status}{wait}")
-        self.status = status
-        self.retry_after = retry_after
+        self.status, self.retry_after = status, retry_after
 
 
 class LimiterClosed(ThrottleError, RuntimeError):
     """The limiter was closed, before the call or during its wait."""
 
-    def __init__(self, *, key: Hashable = None) -> None:
+    def __init__(self, *, key: Hashable = None, name: str | None = None) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
         self.key = key
+        self.name = name
 
 
 class StoreUnavailable(ThrottleError):
@@ -184,6 +193,15 @@ def no_copy(kind: str) -> TypeError:
         f"a {kind} cannot be pickled or copied, as each copy would grant the whole limit again; to "
         "share a limit between processes, make a limiter with the same store= and key= in each "
         "(see aiothrottle.stores)"
+    )
+
+
+def nested(limiter: Hashable) -> RuntimeError:
+    """Return the error of a task that holds a slot and asks for another one, while none is free."""
+    return RuntimeError(
+        f"this task holds a slot of the limiter {limiter!r:.200} already, and none is free: inside "
+        "its `async with limiter.throttle():` block it would wait for itself; leave that block "
+        "first, or raise the concurrency_limit"
     )
 
 
@@ -231,25 +249,34 @@ def _name_of(error: BaseException) -> str:
     return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-def too_high(cost: float, limit: float, *, key: Hashable) -> CostTooHigh | None:
+def too_high(cost: float, limit: float, label: Label) -> CostTooHigh | None:
     """Return the error of a cost that is above the limit, of any resource; None if it fits."""
     resource = excess(cost, limit)
     if resource is None:
         return None
     most = by_name(limit)[resource]
     named = resource if isinstance(limit, Amounts) else None
-    return CostTooHigh(by_name(cost)[resource], most, resource=named, key=key)
+    return CostTooHigh(by_name(cost)[resource], most, resource=named, **label)
 
 
-def twin(error: Exception, key: Hashable) -> Exception:
+def not_async(write: str) -> TypeError:
+    """Make the error of `with` in place of `async with`."""
+    return TypeError(
+        f"it is entered with `async with`, not with `with`: write `async with {write}`"
+    )
+
+
+def twin(error: Exception, label: Label) -> Exception:
     """Return a copy of an error for one waiter: an error that is raised twice has two tracebacks.
 
-    A `StoreUnavailable` gets the key of the limiter, which the store does not know.
+    A `StoreUnavailable` gets key and name of the limiter, which the store does not know, and
+    keeps the driver's error as its cause.
     """
     if type(error) not in {StoreUnavailable, TypeError, ValueError}:
         return error
     other = type(error)(*error.args)
     other.__cause__ = error
     if isinstance(other, StoreUnavailable):
-        other.key = key
+        other.key, other.name = label["key"], label["name"]
+        other.__cause__ = error.__cause__
     return other

@@ -9,14 +9,15 @@ An observer is a function of one argument. ``limiter.observe(print)`` prints eac
                 print(f"{host} is paused for {seconds:.0f} s")
 
 The limiter calls it at once, in its own thread; for an event of one request, in the task of that
-request. So an observer has to be quick. It may ask the limiter for its statistics. If it raises,
-the exception is logged, once for each observer, and the limiter continues. A limiter without
-observers makes no events.
+request. So an observer has to be quick, and is no coroutine function. It may ask the limiter for
+its statistics. If it raises, the exception is logged, once for each observer, and the limiter
+continues; a `SystemExit` or another exception that is no `Exception` reaches the event loop, not
+the request. A limiter without observers makes no events.
 
-`key` is the key in a `KeyedRateLimiter`, and None with a `RateLimiter`.
+`key` is the key in a `KeyedRateLimiter`, and None with a `RateLimiter`; `name` is the name of the
+limiter.
 """
 
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -40,15 +41,14 @@ __all__ = [
     "ThrottlingSuspected",
 ]
 
-_logger = logging.getLogger("aiothrottle")
-
 Rejection: TypeAlias = Literal["no room", "timeout", "queue full"]
-Reason: TypeAlias = Literal["retry-after", "throttled", "requested"]
+Reason: TypeAlias = Literal["retry-after", "throttled", "quota", "requested"]
 
 # The reasons in words, for the log and the live page.
 REASONS: dict[Reason, str] = {
     "retry-after": "the server throttled a request and asked for a pause",
     "throttled": "the server throttled a request",
+    "quota": "the server reported that its quota is spent",
     "requested": "the program called pause()",
 }
 
@@ -56,7 +56,13 @@ REASONS: dict[Reason, str] = {
 
 
 @dataclass(slots=True)
-class Granted:
+class _Named:
+    #: The name of the limiter, `RateLimiter.name`; of no account for equality.
+    name: str = field(default="", kw_only=True, compare=False)
+
+
+@dataclass(slots=True)
+class Granted(_Named):
     """The limiter granted a request."""
 
     key: Hashable
@@ -69,7 +75,7 @@ class Granted:
 
 
 @dataclass(slots=True)
-class Rejected:
+class Rejected(_Named):
     """The limiter rejected a request: no room for `try_acquire`, a timeout, a full queue."""
 
     key: Hashable
@@ -78,7 +84,7 @@ class Rejected:
 
 
 @dataclass(slots=True)
-class Throttled:
+class Throttled(_Named):
     """The server throttled a request (429): see `Permit.report_throttled`."""
 
     key: Hashable
@@ -87,7 +93,7 @@ class Throttled:
 
 
 @dataclass(slots=True)
-class ThrottlingSuspected:
+class ThrottlingSuspected(_Named):
     """A server answers many requests by 403 or 503, which do not count as throttled.
 
     Once for each host of a session or transport. If the server throttles so, add the statuses to
@@ -104,7 +110,7 @@ class ThrottlingSuspected:
 
 
 @dataclass(slots=True)
-class Paused:
+class Paused(_Named):
     """A pause began, or became longer by a second or more."""
 
     key: Hashable
@@ -116,7 +122,7 @@ class Paused:
 
 
 @dataclass(slots=True)
-class Retried:
+class Retried(_Named):
     """A session or transport is going to retry a request."""
 
     key: Hashable
@@ -131,7 +137,7 @@ class Retried:
 
 
 @dataclass(slots=True)
-class Adapted:
+class Adapted(_Named):
     """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, guard, burst) changed its value."""
 
     key: Hashable
@@ -144,7 +150,7 @@ class Adapted:
 
 
 @dataclass(slots=True)
-class QuotaUpdated:
+class QuotaUpdated(_Named):
     """The server reported its quota or its rates, and the limiter keeps to them."""
 
     key: Hashable
@@ -159,7 +165,7 @@ class QuotaUpdated:
 
 
 @dataclass(slots=True)
-class QuotaMissing:
+class QuotaMissing(_Named):
     """The server has reported no limit, so ``rate_limit="server"`` has nothing to follow."""
 
     key: Hashable
@@ -168,7 +174,7 @@ class QuotaMissing:
 
 
 @dataclass(slots=True)
-class StoreDown:
+class StoreDown(_Named):
     """The store of a shared limit does not answer."""
 
     key: Hashable
@@ -179,7 +185,7 @@ class StoreDown:
 
 
 @dataclass(slots=True)
-class StoreUp:
+class StoreUp(_Named):
     """The store answers again."""
 
     key: Hashable
@@ -204,28 +210,3 @@ Event: TypeAlias = (
 
 Observer: TypeAlias = Callable[[Event], None]
 """The argument of `RateLimiter.observe`."""
-
-
-class Listener:
-    """Calls an observer, and catches and logs what it raises."""
-
-    __slots__ = ("_failed", "_observer")
-
-    def __init__(self, observer: Observer) -> None:
-        if not callable(observer):
-            raise TypeError(
-                f"an observer must be a function of one event, such as print, got {observer!r}"
-            )
-        self._observer = observer
-        self._failed = False
-
-    def receive(self, event: Event) -> None:
-        """Call the observer with the event."""
-        try:
-            self._observer(event)
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                _logger.exception(
-                    "an observer failed; further failures of it are not logged: %r", self._observer
-                )

@@ -33,7 +33,7 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
       and at the end of ``client.stream()``; or until a dropped response is garbage-collected. A
       websocket holds its slot only for the handshake;
     - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
-      (420, 429, 503 or 529) pauses the limiter for all requests that share it. A body that
+      (420, 429, 529, mostly 503) pauses the limiter for all requests that share it. A body that
       cannot be sent twice is not: the throttled response is returned.
 
     The client follows redirects above its transport: each hop is a request of its own, with its own
@@ -45,7 +45,8 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
 
     Args:
         limiter: The limiter, which may be shared with other clients and other code. A
-            `KeyedRateLimiter` limits each host by itself, or each result of `key`.
+            `KeyedRateLimiter` limits each host by itself, or each result of `key`. A rate, such as
+            ``"10/s"``: a limiter is made of it.
         transport: The transport to send with; it is closed with this one. By default an
             `httpx.AsyncHTTPTransport`.
         options: See `ClientOptions`. By default `retry` retries these exceptions:

@@ -3,29 +3,24 @@
 import asyncio
 import functools
 import inspect
+import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from threading import get_ident
-from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
-from aiothrottle._core.engine import Engine
-from aiothrottle._core.entry import Entry
-from aiothrottle._core.limits import UNCHANGED, Unchanged
-from aiothrottle._core.plan import ConcurrencyLimit, RateLimit, misplaced
-from aiothrottle._core.threads import check_thread
+from aiothrottle._checks import check_names, shown
+from aiothrottle._core.engine import Engine, check_thread
+from aiothrottle._core.limits import UNCHANGED, ConcurrencyLimit, RateLimit, Unchanged, misplaced
+from aiothrottle._core.observers import Listener, Past
+from aiothrottle.algorithms.protocol import used
 from aiothrottle.amounts import Cost
-from aiothrottle.arguments import check_names
-from aiothrottle.decision import Decision
-from aiothrottle.errors import entered_before, no_copy
-from aiothrottle.limiter import RateLimiter, entry_of, limiter_around
-from aiothrottle.permit import ONE, Permit
-from aiothrottle.redact import shown
+from aiothrottle.errors import entered_before, no_copy, not_async
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import ONE, Decision, Permit
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.store import Key
-
-__all__ = ["KeyedRateLimiter", "engines_of", "expect_outcomes"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -100,22 +95,27 @@ class KeyedRateLimiter:
         self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
         # While a permit or a child of a forgotten key lives, the key must keep its engine: two
         # engines would grant the limit twice.
-        self._alive = weakref.WeakValueDictionary[Hashable, Entry]()
+        self._alive = weakref.WeakValueDictionary[Hashable, Engine]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         # In this round: how many keys are still to be checked, how many were kept, and after how
         # many seconds the first of the kept keys may be forgotten.
         self._unseen = self._kept = 0
         self._most = 0  # the most keys since the tables were made
-        self._soonest = _LATEST
+        self._soonest = math.inf
+        self._past = Past()
         self._closed = self._entered = False
         # Whether a session or transport reports the outcome of each request.
         self._reported = False
-        self._listeners: tuple[events.Listener, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
 
     def __getitem__(self, key: Hashable) -> RateLimiter:
         limiter = self._limiters.get(key)
-        return self._make(key) if limiter is None else limiter
+        if limiter is None:
+            return self._make(key)
+        if self._loop is None:
+            self._keep_tidy()
+        return limiter
 
     def __len__(self) -> int:
         return len(self._limiters)
@@ -128,12 +128,7 @@ class KeyedRateLimiter:
         return iter(tuple(self._limiters))
 
     def throttle(
-        self,
-        key: Hashable,
-        cost: Cost = ONE,
-        *,
-        priority: float = 0,
-        timeout: float | None = None,
+        self, key: Hashable, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """`RateLimiter.throttle` of that key.
 
@@ -146,12 +141,7 @@ class KeyedRateLimiter:
         return self[key].throttle(cost, priority=priority, timeout=timeout)
 
     async def acquire(
-        self,
-        key: Hashable,
-        cost: Cost = ONE,
-        *,
-        priority: float = 0,
-        timeout: float | None = None,
+        self, key: Hashable, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """`RateLimiter.acquire` of that key.
 
@@ -223,13 +213,58 @@ class KeyedRateLimiter:
         """
         self[key].update(rate_limit=rate_limit, concurrency_limit=concurrency_limit)
 
+    def merge(self, key: Hashable, into: Hashable) -> None:
+        """Count the requests of a key under another one from now on.
+
+        For a server that says only in its answer which limit a request belongs to, such as Discord
+        by ``X-RateLimit-Bucket``: begin with the route as the key, and merge it into the bucket. A
+        bucket that is new takes over the limiter of the route, with its waiters and all that is
+        spent. Otherwise the bucket is charged what the route has spent, and its present waiters
+        too, which are granted where they wait. Slots that the route holds do not count there.
+
+        A merged key is forgotten with the other one.
+
+        Args:
+            key: The key of the requests.
+            into: The key under which they count.
+
+        Raises:
+            ValueError: The limits are in a store, which keeps a record of each key.
+            RuntimeError: The limiter belongs to another event loop that is open.
+
+        >>> limiter = KeyedRateLimiter("5/s")
+        >>> async def call(route, send):
+        ...     async with limiter.throttle(route):
+        ...         response = await send()
+        ...     limiter.merge(route, response.headers.get("X-RateLimit-Bucket", route))
+        """
+        self._thread = check_thread(self._loop, self._thread)
+        if self._defaults.get("store") is not None:
+            raise ValueError("keys of a store cannot be merged: each has a record there")
+        old, new = self._limiters.get(key), self._limiters.get(into)
+        if key == into or (old is not None and old is new):
+            return
+        has_override = key in self._overrides or into in self._overrides
+        if old is not None and new is None and into not in self._alive and not has_override:
+            old._engine.observers.key = into
+            self._adopt(into, old)
+            return
+        new = self[into]
+        # A loop with a time of its own would void what is charged before.
+        new._bind_if_running()
+        self._adopt(key, new)
+        if old is not None:
+            engine = old._engine
+            spent = used(*engine.bucket.own, engine.now()) + engine.queue.cost
+            new._engine.charge_here(spent)  # the parent was charged by the requests
+            self._absorb(engine)
+
+    def _adopt(self, key: Hashable, limiter: RateLimiter) -> None:
+        """Use a limiter for one more key."""
+        self._limiters[key], self._alive[key] = limiter, limiter._engine
+
     def throttled(
-        self,
-        key: Hashable,
-        cost: Cost = ONE,
-        *,
-        priority: float = 0,
-        timeout: float | None = None,
+        self, key: Hashable, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Callable[
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
@@ -252,22 +287,35 @@ class KeyedRateLimiter:
         """
         return self[key].statistics()
 
+    def total(self) -> Statistics:
+        """Return the counts of all keys together, and the longest of their pauses.
+
+        Keys that were forgotten since count too; ``list(limiter)`` has the present ones. Limits are
+        those of each key, so the total has none.
+
+        >>> limiter = KeyedRateLimiter("10/s")
+        >>> limiter.total().granted
+        0
+        """
+        engines = self._engines()
+        return self._past.total((engine.statistics(), engine.observers) for engine in engines)
+
     def observe(self, observer: events.Observer) -> Callable[[], None]:
         """`RateLimiter.observe` of all keys, present and future, but not of the parent.
 
         Args:
             observer: Called with each event, at once. The key of an event is its `key`.
         """
-        listener = events.Listener(observer)
+        listener = Listener(observer)
         self._listeners += (listener,)
-        for entry in list(self._alive.values()):
-            entry.engine.listen(listener)
+        for engine in list(self._alive.values()):
+            engine.listen(listener)
         return functools.partial(self._forget, listener)
 
-    def _forget(self, listener: events.Listener) -> None:
+    def _forget(self, listener: Listener) -> None:
         self._listeners = tuple(other for other in self._listeners if other is not listener)
-        for entry in list(self._alive.values()):
-            entry.engine.observers.remove(listener)
+        for engine in list(self._alive.values()):
+            engine.observers.remove(listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close the limiters of all keys, present and future. The parent stays open.
@@ -276,7 +324,15 @@ class KeyedRateLimiter:
             drain: As for `RateLimiter.aclose`.
         """
         self._closed = True
-        await asyncio.gather(*(entry.close(drain=drain) for entry in list(self._alive.values())))
+        await asyncio.gather(*(engine.close(drain=drain) for engine in list(self._alive.values())))
+
+    if not TYPE_CHECKING:  # a type checker finds that mistake by itself
+
+        def __enter__(self) -> NoReturn:
+            raise not_async("KeyedRateLimiter(...) as limiter:")
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Never run: without it the error of `with` is about this method."""
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -297,24 +353,26 @@ class KeyedRateLimiter:
     def _engines(self) -> list[Engine]:
         # Forgotten keys too, while a permit of them is held.
         alive = [known() for known in self._alive.valuerefs()]
-        return [entry.engine for entry in alive if entry is not None]
+        # Merged keys have one engine.
+        return [*dict.fromkeys(engine for engine in alive if engine is not None)]
 
     def _make(self, key: Hashable) -> RateLimiter:
         self._thread = check_thread(self._loop, self._thread)
         options = {**self._defaults, **self._overrides.get(key, {})}
         if options.get("store") is not None:
-            options["key"] = _record(options["key"], key)
-        entry = self._alive.get(key)
-        if entry is None:
+            action = options["key"]  # the record's key begins with it, and ends with this key
+            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
+        engine = self._alive.get(key)
+        if engine is None:
             limiter = RateLimiter(**options)
-            entry = self._alive[key] = entry_of(limiter)
-            entry.engine.closed = self._closed
-            entry.engine.key = key
-            entry.engine.observers.listeners = self._listeners
+            engine = self._alive[key] = limiter._engine
+            engine.closed = self._closed
+            engine.observers.key = key
+            engine.observers.listeners = self._listeners
             if self._reported:
-                entry.engine.limits.expect_outcomes(entry.engine)
+                engine.expect_outcomes()
         else:
-            limiter = limiter_around(entry)
+            limiter = RateLimiter._around(engine)
         self._limiters[key] = limiter
         self._keep_tidy()
         return limiter
@@ -327,64 +385,57 @@ class KeyedRateLimiter:
             return  # the first key that is used on a loop starts it
         if self._loop is not loop:
             self._loop, self._thread = loop, get_ident()
-            self._tidy_later(_SOONEST, loop)
-
-    def _tidy_later(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        # A weak reference: a timer must not keep a limiter alive.
-        tidy = weakref.WeakMethod[Callable[[asyncio.AbstractEventLoop], object]](self._tidy)
-        loop.call_later(seconds, _call, tidy, loop)
-
-    def _tidy(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not loop:
-            return
-        seconds = self._forget_some()
-        if self._limiters:
-            self._tidy_later(seconds, loop)
-        else:
-            self._loop = None
+            # A weak reference: a timer must not keep a limiter alive.
+            loop.call_later(_SOONEST, _tidy, weakref.ref[KeyedRateLimiter](self), loop)
 
     def _forget_some(self) -> float:
-        """Check some keys, oldest first. Returns the seconds until the next call."""
+        """Check some keys, oldest first.
+
+        Returns the seconds until the next call; infinity if time alone makes none forgettable.
+        """
         if not self._unseen:
-            self._unseen, self._kept, self._soonest = len(self._limiters), 0, _LATEST
+            self._unseen, self._kept, self._soonest = len(self._limiters), 0, math.inf
             self._most = max(self._most, self._unseen)
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
-            engine = entry_of(limiter).engine
-            if not engine.is_forgettable():
+            engine = limiter._engine
+            if engine.is_forgettable():
+                self._absorb(engine)
+            else:
                 self._limiters[key] = limiter  # at the end: the others are checked first
-                reset = engine.bucket.reset_after(engine.now())
-                self._soonest = min(self._soonest, reset)
+                self._soonest = min(self._soonest, max(_SOONEST, engine.forgettable_in))
                 self._kept += 1
         if self._unseen:
             return 0.0
         if 4 * len(self._limiters) < self._most:
-            self._shrink_tables()
+            # New tables, as a dict of Python never shrinks.
+            self._limiters = OrderedDict(self._limiters)
+            self._alive = weakref.WeakValueDictionary(self._alive)
+            self._most = len(self._limiters)
         # Keys that were added during the round were not checked in it.
         new = len(self._limiters) > self._kept
-        return _SOONEST if new else max(_SOONEST, self._soonest)
+        return _SOONEST if new else self._soonest
 
-    def _shrink_tables(self) -> None:
-        """Make new tables: a dict of Python never shrinks."""
-        self._limiters = OrderedDict(self._limiters)
-        self._alive = weakref.WeakValueDictionary(self._alive)
-        self._most = len(self._limiters)
+    def _absorb(self, engine: Engine) -> None:
+        """Keep the counts of a key that is forgotten; if it is used again, it begins with zero."""
+        self._past.absorb(engine.bucket.granted, engine.observers)
+        engine.bucket.granted = 0
 
 
 def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
     """Return the engine of a limiter, or the engines of all keys, to read them; in any thread."""
     if isinstance(limiter, RateLimiter):
-        return [entry_of(limiter).engine]
-    return limiter._engines()  # noqa: SLF001 - for the metrics of this package
+        return [limiter._engine]
+    return limiter._engines()
 
 
 def expect_outcomes(limiter: RateLimiter | KeyedRateLimiter) -> None:
     """Begin with small bursts: from now on the outcome of each request is reported."""
     if isinstance(limiter, KeyedRateLimiter):
-        limiter._reported = True  # noqa: SLF001 - for the integrations of this package
+        limiter._reported = True
     for engine in engines_of(limiter):
-        engine.limits.expect_outcomes(engine)
+        engine.expect_outcomes()
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
@@ -405,14 +456,13 @@ def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dic
     return {key: dict(override) for key, override in (overrides or {}).items()}
 
 
-def _record(action: Key, key: Hashable) -> Key:
-    """Return the key of a record in the store: the action, then the key as a string."""
-    return (*((action,) if isinstance(action, str) else action), str(key))
-
-
-def _call(
-    method: "weakref.WeakMethod[Callable[[asyncio.AbstractEventLoop], object]]",
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    if (tidy := method()) is not None:
-        tidy(loop)
+def _tidy(limiter: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop) -> None:
+    """Forget keys of a limiter, and start its timer again while time makes keys forgettable."""
+    known = limiter()
+    if known is None or known._loop is not loop:
+        return
+    seconds = known._forget_some()
+    if seconds < math.inf:
+        loop.call_later(min(seconds, _LATEST), _tidy, limiter, loop)
+    else:
+        known._loop = None

@@ -9,35 +9,35 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
-from aiothrottle._core.build import Sharing, make_entry
-from aiothrottle._core.entry import Entry
-from aiothrottle._core.limits import UNCHANGED, Unchanged
-from aiothrottle._core.outcomes import adopt_rate, pause_for
-from aiothrottle._core.plan import (
+from aiothrottle._checks import (
+    check_number,
+    duration,
+    explains_arguments,
+    no_attribute,
+    number,
+    shown,
+)
+from aiothrottle._core.build import make_engine
+from aiothrottle._core.engine import Engine, Verdict
+from aiothrottle._core.limits import (
+    UNCHANGED,
     AlgorithmLike,
     Burst,
     ConcurrencyLimit,
     Guard,
     RateLimit,
+    Unchanged,
     misplaced,
 )
-from aiothrottle._core.verdict import Verdict
+from aiothrottle._core.observers import Listener
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.amounts import Cost, read_cost
-from aiothrottle.arguments import explains_arguments, no_attribute
-from aiothrottle.checks import check_number
-from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh, entered_before, no_copy, too_high
-from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
+from aiothrottle.amounts import Cost, check_cost, read_cost, resources_of
+from aiothrottle.errors import CostTooHigh, entered_before, no_copy, not_async, too_high
+from aiothrottle.permit import ONE, Decision, Permit, WatchedPermit
 from aiothrottle.rate import RateLike, as_rate
-from aiothrottle.redact import shown
-from aiothrottle.resource import resources_of
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.share_size import OnStoreError
 from aiothrottle.stores.store import Key, Store
-from aiothrottle.texts import duration, number
-
-__all__ = ["RateLimiter", "entry_of", "limiter_around"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -105,6 +105,8 @@ class RateLimiter:
             processes. Of the slots of a `SharedConcurrency` it is rounded down, to 1 at the least.
             The shares of all processes should add up to 1. None: an equal part for each of the
             processes that were counted in the store, and the slots that it held.
+        name: What log, errors, events and metrics call this limiter. None: its limits, as they were
+            written, such as ``"10/s"``.
         clock: Returns the time in seconds; must not go back. On an event loop with its own time
             (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -117,7 +119,7 @@ class RateLimiter:
     >>> limiter = RateLimiter({"requests": "500/min", "tokens": ["200000/min", "2000000/day"]})
     """
 
-    __slots__ = ("__weakref__", "_engine", "_entered", "_entry")
+    __slots__ = ("__weakref__", "_engine", "_entered")
 
     def __init__(
         self,
@@ -135,30 +137,39 @@ class RateLimiter:
         prefetch: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
         local_share: float | None = None,
+        name: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if positional:
             raise misplaced("RateLimiter", rate_limit, positional)
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent must be a RateLimiter, got {shown(parent)}")
-        entry = make_entry(
+        #: Where its requests arrive.
+        self._engine: Engine = make_engine(
             rate_limit,
-            (burst, algorithm, guard),
-            concurrency_limit,
-            clock=clock,
+            concurrency_limit=concurrency_limit,
+            burst=burst,
+            algorithm=algorithm,
+            guard=guard,
+            parent=None if parent is None else parent._engine,
             max_queue=max_queue,
-            parent=None if parent is None else entry_of(parent),
-            sharing=Sharing(
-                store, key, max_reservation, prefetch, on_store_error, local_share=local_share
-            ),
+            store=store,
+            key=key,
+            max_reservation=max_reservation,
+            prefetch=prefetch,
+            on_store_error=on_store_error,
+            local_share=local_share,
+            name=name,
+            clock=clock,
         )
-        self._adopt(entry)
-
-    def _adopt(self, entry: Entry) -> None:
-        #: Where its requests arrive: its engine, or a chain that begins with it.
-        self._entry: Entry = entry
-        self._engine = entry.engine
         self._entered = False
+
+    @classmethod
+    def _around(cls, engine: Engine) -> "RateLimiter":
+        """Make a limiter of an existing engine."""
+        limiter = cls.__new__(cls)
+        limiter._engine, limiter._entered = engine, False
+        return limiter
 
     # Not keyword-only: Python looks up the default of each keyword-only argument in a dict at every
     # call, which is a tenth of the time of an entry.
@@ -168,7 +179,7 @@ class RateLimiter:
         """Return the permit to enter around a request, ``async with``: it waits for its turn.
 
         Args:
-            cost: Tokens of the request, 0 or more. Cheaper requests never overtake a costly one.
+            cost: Tokens of the request, 0 to 1e12. Cheaper requests never overtake a costly one.
                 Of a limiter with resources, a mapping such as ``{"tokens": 1500}``: a resource
                 that it does not name costs 0, but ``requests`` cost 1.
             priority: The higher priority is granted first. Each step counts as 10 seconds of
@@ -191,12 +202,13 @@ class RateLimiter:
         """
         if cost is not ONE or priority or timeout is not None:
             return self._make(cost, priority, timeout)
-        if self._engine.debug:
-            return WatchedPermit(self._entry)
+        engine = self._engine
+        if engine.debug:
+            return WatchedPermit(engine)
         permit = Permit()
         # Set here: by an `__init__` an entry would take a tenth longer.
-        permit._entry = self._entry  # noqa: SLF001
-        permit._held = None  # noqa: SLF001
+        permit._engine = engine
+        permit._held = permit._waiter = None
         return permit
 
     async def acquire(
@@ -207,8 +219,7 @@ class RateLimiter:
         For code in which no ``async with`` fits: the permit holds its slot until
         `Permit.release`, or until the end of an ``async with permit:``.
         """
-        permit = self._make(cost, priority, timeout)
-        return await acquired(permit)
+        return await self._make(cost, priority, timeout)._acquire()
 
     async def try_acquire(self, cost: Cost = ONE) -> Decision:
         """Start a request if it may start now and no request waits; never wait.
@@ -219,9 +230,9 @@ class RateLimiter:
         Returns:
             The decision. If it is allowed, it has the permit.
         """
-        waiter = self._waiter_of(cost)
-        verdict = await self._entry.try_start(waiter)
-        permit = WatchedPermit(self._entry, waiter, granted=True) if verdict.allowed else None
+        waiter = Waiter(self._check(cost))
+        verdict = await self._engine.try_start(waiter)
+        permit = WatchedPermit(self._engine, waiter, granted=True) if verdict.allowed else None
         return self._decision(verdict, permit)
 
     async def peek(self, cost: Cost = ONE) -> Decision:
@@ -230,13 +241,13 @@ class RateLimiter:
         Args:
             cost: As for `throttle`, whose errors it raises too.
         """
-        return self._decision(await self._entry.peek(self._waiter_of(cost)))
+        return self._decision(await self._engine.try_start(Waiter(self._check(cost)), peek=True))
 
     async def record(self, cost: Cost = ONE) -> None:
         """Take tokens for a request that was sent already; this may make a debt.
 
         Args:
-            cost: Tokens, 0 or more, or a mapping of resources to tokens. It may exceed the limit.
+            cost: Tokens, 0 to 1e12, or a mapping of resources to tokens. It may exceed the limit.
 
         Raises:
             TypeError: `cost` has a wrong type.
@@ -244,7 +255,7 @@ class RateLimiter:
             StoreUnavailable: The store does not answer, with ``on_store_error="raise"``.
             RuntimeError: The limiter belongs to another event loop that is open.
         """
-        await self._entry.record(self._check_cost(cost))
+        await self._engine.record(self._check_cost(cost))
 
     def throttled(
         self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
@@ -300,7 +311,7 @@ class RateLimiter:
         """
         check_number("a pause", seconds, "seconds")
         self._bind_if_running()
-        pause_for(self._engine, seconds, "requested")
+        self._engine.pause_for(seconds, "requested")
 
     def update(
         self,
@@ -310,6 +321,7 @@ class RateLimiter:
     ) -> None:
         """Change the limits, also for the present waiters. Spent tokens stay spent.
 
+        The default algorithm counts also what was sent before, if the new period is longer.
         A limiter with resources needs rates for the same resources, or None for no rate limit.
         Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
         whose cost is above the new limit gets `CostTooHigh`.
@@ -324,7 +336,12 @@ class RateLimiter:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
         self._bind_if_running()
-        self._engine.limits.update(self._engine, rate_limit, concurrency_limit)
+        self._engine.update(rate_limit, concurrency_limit)
+
+    @property
+    def name(self) -> str:
+        """What log, errors, events and metrics call this limiter."""
+        return self._engine.observers.name
 
     @property
     def follows_server(self) -> bool:
@@ -349,7 +366,7 @@ class RateLimiter:
         engine.check_thread()
         if not self.follows_server:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
-        engine.limits.follow(engine, rates)
+        engine.follow(rates)
 
     def adopt(self, *rates: RateLike) -> None:
         """Adopt a rate that the server has reported, if the rate limit is an `AdaptiveRate`.
@@ -366,7 +383,7 @@ class RateLimiter:
             ValueError: A rate is out of range.
         """
         self._bind_if_running()
-        adopt_rate(self._engine, [as_rate(rate) for rate in rates])
+        self._engine.adopt_rate([as_rate(rate) for rate in rates])
 
     async def reset(self) -> None:
         """Forget the tokens that were spent, as if no request had been sent.
@@ -383,8 +400,7 @@ class RateLimiter:
         >>> async def midnight(limiter):  # of an API that resets its quota by hand
         ...     await limiter.reset()
         """
-        self._entry.bind()
-        await self._engine.limits.reset(self._engine)
+        await self._engine.reset()
 
     def statistics(self) -> Statistics:
         """Return the counts so far, and the state now."""
@@ -408,10 +424,10 @@ class RateLimiter:
         >>> limiter = RateLimiter("5/s")
         >>> stop = limiter.observe(print)
         >>> limiter.pause(2)
-        Paused(key=None, seconds=2.0, reason='requested')
+        Paused(name='5/s', key=None, seconds=2.0, reason='requested')
         >>> stop()
         """
-        listener = events.Listener(observer)
+        listener = Listener(observer)
         self._engine.check_thread()
         self._engine.listen(listener)
         return functools.partial(self._engine.observers.remove, listener)
@@ -426,7 +442,7 @@ class RateLimiter:
         Raises:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
-        await self._entry.close(drain=drain)
+        await self._engine.close(drain=drain)
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -438,6 +454,12 @@ class RateLimiter:
         await self.aclose()
 
     if not TYPE_CHECKING:  # a type checker would take any attribute for a real one
+
+        def __enter__(self) -> NoReturn:
+            raise not_async("RateLimiter(...) as limiter:")
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Never run: without it the error of `with` is about this method."""
 
         def __getattr__(self, name: str) -> NoReturn:
             """Name what stands here for a method of another library."""
@@ -455,8 +477,10 @@ class RateLimiter:
             state += f"paused for {duration(left)}, "
         if engine.feedback is not None and engine.feedback.rate is not None:
             state += f"at {number(engine.feedback.rate.state.rate, 3)}/s, "
+        elif self.follows_server:
+            state += f"at {' and '.join(map(str, engine.adaptation.rates())) or 'no rate yet'}, "
         return (
-            f"<RateLimiter {engine.bucket.algorithm!r}, {state}"
+            f"<RateLimiter {self.name!r:.200}, {state}"
             f"{engine.in_flight}{limit} in flight, {engine.waiting} waiting>"
         )
 
@@ -464,21 +488,17 @@ class RateLimiter:
         """Make a permit with a cost, a priority or a timeout."""
         tokens = self._check(cost, priority, timeout)
         if tokens == ONE and not priority and timeout is None:
-            return WatchedPermit(self._entry)
-        return WatchedPermit(self._entry, Waiter(tokens, priority, timeout))
-
-    def _waiter_of(self, cost: Cost) -> Waiter:
-        """Make the waiter of `try_acquire` and `peek`, which do not wait."""
-        return Waiter(self._check(cost))
+            return WatchedPermit(self._engine)
+        return WatchedPermit(self._engine, Waiter(tokens, priority, timeout))
 
     def _check(self, cost: Cost, priority: float = 0, timeout: float | None = None) -> float:
         """Check the arguments of a permit. Returns the cost for the engine."""
         tokens = self._check_cost(cost)
         if self._engine.resources:
-            if error := too_high(tokens, self._entry.capacity, key=self._engine.key):
+            if error := too_high(tokens, self._engine.capacity, self._engine.label):
                 raise error
-        elif tokens > self._entry.capacity:  # as in `too_high`, without the calls
-            raise CostTooHigh(tokens, self._entry.capacity, key=self._engine.key)
+        elif tokens > self._engine.capacity:  # as in `too_high`, without the calls
+            raise CostTooHigh(tokens, self._engine.capacity, **self._engine.label)
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
@@ -487,18 +507,15 @@ class RateLimiter:
 
     def _check_cost(self, cost: Any) -> float:  # noqa: ANN401 - a `Cost`, until it is checked
         """Check a cost. Returns it for the engine."""
-        tokens: float = cost
         if self._engine.resources and cost is not ONE:
-            tokens = read_cost(cost, self._engine.resources)
-        else:
-            try:
-                check_number("a cost", cost, "tokens")
-            except TypeError as error:
-                if isinstance(cost, str):  # the name of a bucket, as other libraries have it
-                    raise TypeError(
-                        f"{error}; for a limit of each name: KeyedRateLimiter"
-                    ) from None
-                raise
+            return read_cost(cost, self._engine.resources)
+        try:
+            check_cost(cost)
+        except TypeError as error:
+            if isinstance(cost, str):  # the name of a bucket, as other libraries have it
+                raise TypeError(f"{error}; for a limit of each name: KeyedRateLimiter") from None
+            raise
+        tokens: float = cost
         return tokens
 
     def _bind_if_running(self) -> None:
@@ -507,10 +524,10 @@ class RateLimiter:
         except RuntimeError:
             self._engine.check_thread()
             return  # before any loop runs, any thread may change the limits
-        self._entry.bind()
+        self._engine.bind()
 
     def _decision(self, verdict: Verdict, permit: Permit | None = None) -> Decision:
-        limit, remaining = self._entry.capacity, verdict.remaining
+        limit, remaining = self._engine.capacity, verdict.remaining
         return Decision(
             allowed=verdict.allowed,
             limit=limit.real,
@@ -520,15 +537,3 @@ class RateLimiter:
             permit=permit,
             resources=resources_of(limit, remaining, self._engine.resources),
         )
-
-
-def entry_of(limiter: RateLimiter) -> Entry:
-    """Return where the requests of a limiter arrive."""
-    return limiter._entry  # noqa: SLF001 - for the other faces of the engine, in this package
-
-
-def limiter_around(entry: Entry) -> RateLimiter:
-    """Make a limiter of an existing engine."""
-    limiter = RateLimiter.__new__(RateLimiter)
-    limiter._adopt(entry)  # noqa: SLF001 - in place of `__init__`
-    return limiter

@@ -1,60 +1,40 @@
 """A permit: one slot and the tokens of one request, from the grant to the release."""
 
 import asyncio
-import math
 import sys
 import warnings
 from asyncio import get_running_loop
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, cast
 
-from aiothrottle._core import outcomes
+from aiothrottle._checks import check_choice, check_number, number, shown
 from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.amounts import REQUESTS, Amounts, Cost, as_costs, read_cost
-from aiothrottle.checks import check_number
+from aiothrottle.algorithms.server_quota import ReportedQuota
+from aiothrottle.amounts import REQUESTS, Amounts, Cost, Resource, as_costs, check_cost, read_cost
 from aiothrottle.errors import ThrottleTimeout, no_copy
-from aiothrottle.redact import shown
-from aiothrottle.reported_quota import ReportedQuota
-from aiothrottle.texts import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from types import TracebackType
 
-    from aiothrottle._core.entry import Entry
+    from aiothrottle._core.engine import Engine
+    from aiothrottle.headers import Profile, ServerLimits
+    from aiothrottle.headers.limits import Headers
 
-__all__ = [
-    "ONE",
-    "Permit",
-    "Request",
-    "WatchedPermit",
-    "acquired",
-    "is_first_report",
-    "report_answer",
-    "request_of",
-]
+__all__ = ["ONE", "Permit"]
 
 #: The default cost. It is compared by identity, so a default cost needs no check.
 ONE = 1.0
 
+Scope: TypeAlias = Literal["limiter", "all"]
+
+# The least status of a server's failure.
+_LEAST_FAILURE = 500
 # Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
-
-
-class Request(NamedTuple):
-    """The request of a permit: what a report of its outcome needs to know."""
-
-    #: Where it arrived.
-    entry: "Entry"
-    #: None: it started on credit.
-    waiter: Waiter | None
-    #: When it was sent, by the clock of its limiter; NaN: not yet.
-    sent_at: float
-    #: Its tokens.
-    cost: float
-    #: Whether its permit is held.
-    held: bool
 
 
 class Permit:
@@ -64,27 +44,28 @@ class Permit:
     one block.
     """
 
-    __slots__ = ("_at", "_entry", "_given", "_held", "_reported", "_waiter")
+    __slots__ = ("_at", "_engine", "_given", "_held", "_reported", "_waiter")
 
-    # Made by RateLimiter.throttle, which sets `_entry` and `_held`: an __init__ would be a sixth of
-    # the time of a permit, and each attribute that has to be set is a part of that.
-    _entry: "Entry"
+    # Made by RateLimiter.throttle, which sets `_engine`, `_held` and `_waiter`: an __init__ would
+    # be a sixth of the time of a permit, and each attribute that has to be set is a part of that.
+    _engine: "Engine"
     # None: not acquired yet, and may take the fast path; False: not held yet, or released.
     _held: bool | None
     _at: float  # set on the fast path: when it was granted
-    _waiter: Waiter  # set on any other path
+    # Its request in the queue; None: not entered yet, or it started on credit.
+    _waiter: Waiter | None
     _reported: bool  # set when the outcome of its request was reported
     _given: bool  # set by `acquire`, and unset when it is entered
 
     async def __aenter__(self) -> Self:
-        entry = self._entry
+        engine = self._engine
         # The fast path, inlined because every request takes it: no waiter, credit in the bucket
         # and a free slot. No future, no task, no timer.
-        bucket, semaphore = entry.bucket, entry.semaphore
+        bucket, semaphore = engine.bucket, engine.semaphore
         if (
             bucket.credit
-            and semaphore.taken < semaphore.slots
-            and entry.loop is get_running_loop()
+            and semaphore.taken < semaphore.for_fast
+            and engine.loop is get_running_loop()
             and self._held is None
         ):
             self._at = now = bucket.clock()
@@ -102,20 +83,24 @@ class Permit:
             if own is None:
                 return self
             waiter = own
-        future = entry.arrive(waiter)
+        future = engine.arrive(waiter)
         if future is None:
             self._held = True
+            if semaphore.taken >= semaphore.slots:
+                engine.note_block()
             return self
         try:
             while True:
                 await future
-                future = entry.resume(waiter)
+                future = engine.resume(waiter)
                 if future is None:
                     self._held = True
+                    if semaphore.taken >= semaphore.slots:
+                        engine.note_block()
                     return self
-        except BaseException:
+        except BaseException:  # a cancellation too: the request leaves no trace
             del future  # it may carry the exception, whose traceback carries this frame: no cycle
-            entry.cancel(waiter)
+            engine.cancel(waiter)
             raise
 
     async def __aexit__(
@@ -126,14 +111,14 @@ class Permit:
     ) -> None:
         if self._held:
             self._held = False
-            entry = self._entry
-            semaphore = entry.semaphore
+            engine = self._engine
+            semaphore = engine.semaphore
             semaphore.taken -= 1
             if semaphore.watched:
-                waiter = getattr(self, "_waiter", None)
+                waiter = self._waiter
                 if exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
-                    entry.pass_on(waiter)
-                entry.slot_released(waiter)
+                    engine.pass_on(waiter)
+                engine.slot_released(waiter)
 
     # A type checker rejects a wrong use only if it does not see these methods.
     if not TYPE_CHECKING:
@@ -176,39 +161,39 @@ class Permit:
     @property
     def costs(self) -> dict[str, float]:
         """Tokens of each resource; empty for a limiter without resources."""
-        return as_costs(self._tokens, self._entry.engine.resources)
+        return as_costs(self._tokens, self._engine.resources)
 
     @property
     def _tokens(self) -> float:
-        waiter = getattr(self, "_waiter", None)
+        waiter = self._waiter
         return ONE if waiter is None else waiter.cost
 
     @property
     def _was_acquired(self) -> bool:
         """Whether the permit was entered or acquired."""
-        return hasattr(self, "_at") or hasattr(getattr(self, "_waiter", None), "at")
+        return hasattr(self, "_at") or hasattr(self._waiter, "at")
 
     @property
     def _was_granted(self) -> bool:
         """Whether the permit is held or was released; not so if its request was cancelled."""
-        waiter = getattr(self, "_waiter", None)
+        waiter = self._waiter
         return hasattr(self, "_at") if waiter is None else waiter.started
 
     @property
     def waited(self) -> float:
         """Seconds that the request waited."""
-        waiter = getattr(self, "_waiter", None)
+        waiter = self._waiter
         return 0.0 if waiter is None else waiter.waited
 
     @property
     def _sent_at(self) -> float:
         """When the permit was granted, by the clock of its limiter."""
-        waiter = getattr(self, "_waiter", None)
+        waiter = self._waiter
         return self._at if waiter is None else waiter.at
 
     def release(self) -> None:
         """Give the slot back. Idempotent; any thread may call it."""
-        engine = self._entry.engine
+        engine = self._engine
         if get_ident() == engine.thread or engine.loop is None or engine.loop.is_closed():
             self._release()
         else:
@@ -223,12 +208,12 @@ class Permit:
         released: the cost of a streamed answer may be known only then.
 
         Args:
-            cost: Tokens, 0 or more; there is no upper bound. Of a limiter with resources, a
+            cost: Tokens, 0 to 1e12; it may be above the limit. Of a limiter with resources, a
                 mapping: a resource that it does not name keeps its cost.
 
         Raises:
             TypeError: The cost is not a number; or not a mapping, if the limiter has resources.
-            ValueError: The cost is below zero or not finite, or of an unknown resource.
+            ValueError: The cost is below zero, above 1e12 or not finite, or of an unknown resource.
             RuntimeError: The permit was never held.
 
         >>> async def ask(limiter, model, prompt):
@@ -236,24 +221,25 @@ class Permit:
         ...         answer = await model(prompt)
         ...         permit.settle(answer.tokens_used)
         """
-        engine = self._entry.engine
+        engine = self._engine
         if engine.resources:
             cost = read_cost(cost, engine.resources, self._tokens)
-        check_number("a cost", cost, "tokens")
+        check_cost(cost)
         if not self._was_granted:
             raise RuntimeError(f"{self!r} cannot be settled: it was never held")
         engine.check_thread()
-        self._entry.settle(self._charged(), cast("float", cost))
+        self._engine.settle(self._charged(), cast("float", cost))
 
     def _charged(self) -> Waiter:
         """Return the waiter with the charges; a permit of the fast path gets one here."""
-        if hasattr(self, "_at"):
-            self._entry.engine.now()  # flushes its timestamp, if that is still pending
+        waiter = self._waiter
+        if waiter is None:
+            self._engine.now()  # flushes its timestamp, if that is still pending
             waiter = self._waiter = Waiter()
             waiter.at = self._at
             waiter.started = True
             del self._at
-        return self._waiter
+        return waiter
 
     def update_quota(
         self,
@@ -289,16 +275,19 @@ class Permit:
         """
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
-        resources = dict.fromkeys((REQUESTS, *self._entry.engine.resources))
+        resources = dict.fromkeys((REQUESTS, *self._engine.resources))
         if resource not in resources:
             raise ValueError(
                 f"resource must be one of this limiter's, {' or '.join(resources)}, got "
                 f"{shown(resource)}"
             )
         self._check_acquired("no server can have reported a quota for it")
-        outcomes.update_quota(
-            self._entry.engine,
-            ReportedQuota(remaining, reset_after, resource),
+        self._update_quota(ReportedQuota(remaining, reset_after, resource), evenly=evenly)
+
+    def _update_quota(self, quota: ReportedQuota, *, evenly: bool) -> None:
+        """Keep the limiter to a quota that is checked already."""
+        self._engine.update_quota(
+            quota,
             sent_at=self._sent_at,
             cost=self._tokens,
             held=self._held is True,
@@ -322,17 +311,19 @@ class Permit:
         ...         permit.report_success()
         ...         return answer
         """
-        if self._entry.takes_outcomes and self._is_first_report():
+        if self._engine.takes_outcomes and self._is_first_report():
             self._report_answer()
 
-    def report_throttled(self, retry_after: float | None = None) -> None:
+    def report_throttled(
+        self, retry_after: float | None = None, *, scope: Scope = "limiter"
+    ) -> None:
         """Report that the server has throttled the request, with a 429 for example.
 
         It pauses the limiter for all its requests, and adaptive limits learn from it. If the server
         throttles many requests at once, the first report makes the pause, with some jitter; the
         others extend it only with a longer `retry_after`. Without a `retry_after`, or with one
         below 0.1 seconds, the pause is half a second, doubled with each pause in a row. No pause is
-        longer than two minutes; call `RateLimiter.pause` for a longer one.
+        longer than an hour; call `RateLimiter.pause` for a longer one.
 
         After the pause one request goes ahead. The others follow when it is reported as a success,
         or released without a report, or after five seconds.
@@ -340,9 +331,14 @@ class Permit:
         Args:
             retry_after: Seconds that the server asked to wait. None, ``math.nan`` and numbers that
                 are not above 0 mean that the server sent no duration.
+            scope: What the server has throttled. ``"limiter"``: the requests of this limiter, of a
+                `KeyedRateLimiter` those of this key. ``"all"``: every request of the client; the
+                limiters above (`parent`) pause too.
 
         Raises:
             TypeError: `retry_after` is neither a number nor None.
+            ValueError: `scope` is another word; or ``"all"`` for a key without a `parent`, which
+                alone could pause the other keys.
             RuntimeError: The permit was never held.
 
         >>> async def ask(limiter, call):
@@ -353,31 +349,135 @@ class Permit:
         """
         if isinstance(retry_after, bool) or not isinstance(retry_after, int | float | None):
             raise TypeError(f"retry_after must be seconds or None, got {retry_after!r}")
+        everywhere = self._is_everywhere(scope)
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        if self._is_first_report():
-            from_server = seconds is not None
-            outcomes.report_throttled(
-                self._entry, self._sent_at, seconds, PauseRule(), from_server=from_server
+        self._report_pause(
+            seconds, PauseRule(), from_server=seconds is not None, everywhere=everywhere
+        )
+
+    def _report_pause(
+        self,
+        seconds: float | None,
+        rule: PauseRule,
+        *,
+        from_server: bool,
+        everywhere: bool = False,
+    ) -> bool:
+        """Report a throttled request, with the pause of a retry policy.
+
+        Args:
+            seconds: Duration of the pause. None: it doubles with each pause in a row.
+            rule: How long pauses are.
+            from_server: Whether the server sent the duration.
+            everywhere: Whether the limiters above pause too.
+
+        Returns:
+            Whether the limiter is now paused for `seconds`.
+        """
+        return self._is_first_report() and self._engine.report_throttled(
+            self._sent_at, seconds, rule, from_server=from_server, everywhere=everywhere
+        )
+
+    def _is_everywhere(self, scope: Scope) -> bool:
+        """Check a scope, and return whether the limiters above are meant too."""
+        check_choice("scope", scope, ("limiter", "all"))
+        if scope == "all" and self._engine.above is None and self._engine.key is not None:
+            raise ValueError(
+                "scope='all' of a key needs a limiter above all keys: give the KeyedRateLimiter "
+                "a parent, such as parent=RateLimiter()"
             )
+        return scope == "all"
+
+    def report(
+        self,
+        status: int,
+        headers: "Headers",
+        *,
+        body: str | bytes | None = None,
+        profile: "Profile | str | None" = None,
+        scope: Scope | None = None,
+    ) -> "ServerLimits":
+        """Report the response to the request, as the sessions of this package do.
+
+        For code that sends by other means. The limiter keeps to the quota that the response
+        reports, follows the server's rates with ``rate_limit="server"``, pauses if the server
+        throttled, and learns from the outcome. Report when the response arrives; only the first
+        report of an outcome counts. The permit may have been released.
+
+        Args:
+            status: The status of the response.
+            headers: Its headers, a mapping or pairs.
+            body: Its body, for servers that report limits there.
+            profile: The rules of the vendor, or its host, as for
+                `aiothrottle.headers.parse_rate_limit`.
+            scope: As for `report_throttled`. None: what the response says; without a word of it
+                this limiter.
+
+        Returns:
+            What the response reports. `ServerLimits.throttled` says whether the server throttled,
+            and `ServerLimits.wait` for how long it asked to wait.
+
+        Raises:
+            TypeError: An argument has a wrong type.
+            ValueError: `scope` cannot be used, as for `report_throttled`.
+            RuntimeError: The permit was never held.
+
+        >>> async def ask(limiter, client, url):
+        ...     async with limiter.throttle() as permit:
+        ...         response = await client.get(url)
+        ...         limits = permit.report(response.status_code, response.headers)
+        ...         return None if limits.throttled else response
+        """
+        from aiothrottle.server_limits import apply_limits, read_limits  # a parser
+
+        limits = read_limits(status, headers, body, profile)
+        everywhere = limits.is_global if scope is None else self._is_everywhere(scope)
+        self._check_acquired("no response can have arrived")
+        apply_limits(self, limits, "at once", LONGEST_PAUSE)
+        if limits.throttled:
+            wait = limits.wait or None
+            self._report_pause(
+                wait, PauseRule(), from_server=wait is not None, everywhere=everywhere
+            )
+        elif status >= _LEAST_FAILURE:
+            self._report_failure(answered=True)
+        else:
+            self.report_success()
+        return limits
 
     def _report_answer(self) -> None:
         """Report a success, for a caller that reports only once.
 
         It does not check for an earlier report, which would take as long as the rest.
         """
-        entry = self._entry
-        if entry.takes_outcomes:
-            waiter = getattr(self, "_waiter", None)
-            age = entry.bucket.clock() - self._sent_at
-            outcomes.report_success(entry, waiter, self.cost, age, held=self._held is True)
+        waiter = self._waiter
+        if waiter is None:
+            self._engine.report_success(None, ONE, self._at, self._held is True)
+        else:
+            cost = waiter.cost.real
+            self._engine.report_success(waiter, cost, waiter.at, self._held is True)
 
-    def _request(self) -> "Request":
-        """Return what a report of the outcome needs to know of the request."""
-        sent_at = self._sent_at if self._was_acquired else math.nan
-        waiter = getattr(self, "_waiter", None)
-        return Request(self._entry, waiter, sent_at, self._tokens, held=self._held is True)
+    def _report_failure(self, *, answered: bool = False) -> None:
+        """Report a request that failed without being throttled: a 5xx, or no response.
+
+        An adaptive number of slots learns from it.
+
+        Args:
+            answered: Whether there was a response, by which the server did not throttle.
+        """
+        if self._is_first_report():
+            age = self._engine.bucket.clock() - self._sent_at
+            self._engine.report_failure(self._waiter, age, answered=answered)
+
+    def _hold_trial(self) -> None:
+        """Have others wait for the report of this request if it is the trial."""
+        self._engine.hold_trial(self._waiter)
+
+    def _pass_on(self) -> None:
+        """Let another request go ahead of the others if this one was to, and was cancelled."""
+        self._engine.pass_on(self._waiter)
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
@@ -387,18 +487,24 @@ class Permit:
         self._reported = True
         return True
 
+    def _hand_over(self) -> None:
+        """Note that no block of this task holds the permit: any task may release it."""
+        semaphore = self._engine.semaphore
+        if semaphore.filled_by is not None and semaphore.filled_by() is asyncio.current_task():
+            semaphore.filled_by = None
+
     def _check_acquired(self, consequence: str) -> None:
         if not self._was_acquired:
             raise RuntimeError(f"{self!r} was not held yet: {consequence}")
-        self._entry.engine.check_thread()
+        self._engine.check_thread()
 
     def _release(self) -> None:
         if self._held:
             self._held = False
-            entry = self._entry
-            entry.semaphore.taken -= 1
-            if entry.semaphore.watched:
-                entry.slot_released(getattr(self, "_waiter", None))
+            engine = self._engine
+            engine.semaphore.taken -= 1
+            if engine.semaphore.watched:
+                engine.slot_released(self._waiter)
 
     def __reduce__(self) -> NoReturn:
         """Reject pickling and copying."""
@@ -408,13 +514,43 @@ class Permit:
         state = "held" if self._held else "released"
         if not self._was_acquired:
             state = "not acquired"
-        elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
+        elif (waiter := self._waiter) is not None and waiter.future is not None:
             state = "waiting"
         tokens = self._tokens
         cost = number(tokens)
         if isinstance(tokens, Amounts):
             cost = ", ".join(f"{number(each)} {name}" for name, each in tokens.by_name.items())
         return f"<Permit of {cost}, {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a request may start now, and when. True in a condition if it may start.
+
+    >>> decision = Decision(allowed=False, limit=10, remaining=0, retry_after=0.25, reset_after=1.0)
+    >>> "send" if decision else f"in {decision.retry_after} s"
+    'in 0.25 s'
+    """
+
+    #: Whether the request may start now.
+    allowed: bool
+    #: The greatest cost that the limit can ever admit, in tokens. Of a limiter with resources,
+    #: here and in `remaining` those of ``requests``, infinity if these have no limit.
+    limit: float
+    #: Tokens that are free now, without those that this request took.
+    remaining: float
+    #: Seconds until pauses and rates allow it. A rejection with 0.0 lacks only a slot, or the
+    #: outcome of the request that goes ahead after a pause; it is not known when that comes.
+    retry_after: float
+    #: Seconds until all tokens are free again.
+    reset_after: float
+    #: The permit, where `try_acquire` granted one. With a concurrency limit, release it.
+    permit: Permit | None = None
+    #: The limit of each resource, and what is free; empty for a limiter without resources.
+    resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
+
+    def __bool__(self) -> bool:
+        return self.allowed
 
 
 class WatchedPermit(Permit):
@@ -428,52 +564,53 @@ class WatchedPermit(Permit):
     __slots__ = ()
 
     def __init__(
-        self, entry: "Entry", waiter: Waiter | None = None, *, granted: bool = False
+        self, engine: "Engine", waiter: Waiter | None = None, *, granted: bool = False
     ) -> None:
         """Make a permit.
 
         Args:
-            entry: Where its request arrives.
+            engine: Where its request arrives.
             waiter: The request, if it has a cost, a priority or a timeout, or was granted.
             granted: Whether it was granted; then the caller has to release it.
         """
-        self._entry = entry
-        self._held = None
-        if waiter is not None:
-            self._held = granted  # the fast path is for a cost of 1
-            self._waiter = waiter
+        self._engine = engine
+        # The fast path is for a cost of 1.
+        self._held = None if waiter is None else granted
+        self._waiter = waiter
         if granted:
             self._given = True
 
     def __aenter__(self) -> Any:  # noqa: ANN401 - type checkers differ on that of a coroutine
         if not hasattr(self, "_given"):
             self._given = False  # the block is being entered
-        if self._was_acquired or not hasattr(self, "_waiter") or self._waiter.timeout is None:
+        waiter = self._waiter
+        if waiter is None or waiter.timeout is None or self._was_acquired:
             return super().__aenter__()
-        return self._enter_in_time(self._waiter.timeout)
+        return self._enter_in_time(waiter, waiter.timeout)
 
     async def _acquire(self) -> Self:
         """Wait for the grant. The caller has to release the permit."""
         self._given = False
         await self.__aenter__()
+        self._hand_over()
         self._given = True
         return self
 
-    async def _enter_in_time(self, timeout: float) -> Self:
+    async def _enter_in_time(self, waiter: Waiter, timeout: float) -> Self:
         try:
             async with asyncio.timeout(timeout + _GRACE):
                 return await super().__aenter__()
         except ThrottleTimeout:
             raise
         except TimeoutError:
-            raise self._entry.timed_out(self._waiter) from None
+            raise self._engine.timed_out(waiter) from None
 
     # A default argument still exists at the end of the program, when module names do not.
     def __del__(self, is_finalizing: "Callable[[], bool]" = sys.is_finalizing) -> None:
         was_entered = hasattr(self, "_given")
         if (was_entered and not self._held) or is_finalizing():
             return
-        if not hasattr(self, "_entry"):
+        if not hasattr(self, "_engine"):
             return  # the permit was not completely made
         text = repr(self)
         if not was_entered:
@@ -484,7 +621,7 @@ class WatchedPermit(Permit):
                 source=self,
                 stacklevel=2,
             )
-        elif self._entry.abandon(self._release):
+        elif self._engine.abandon(self._release):
             warnings.warn(
                 f"{text} was dropped, and its slot given back: call its release(), or write "
                 "`async with permit:`",
@@ -492,17 +629,3 @@ class WatchedPermit(Permit):
                 source=self,
                 stacklevel=2,
             )
-
-
-# ---- for the integrations and faces of this package ----------------------------------------------
-
-#: `RateLimiter.acquire`: waits for the grant.
-acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
-    WatchedPermit._acquire  # noqa: SLF001 - no part of what a permit shows its users, as below
-)
-#: Reports a success, for a caller that reports only once.
-report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
-#: Returns whether this is the first report of the outcome of its request.
-is_first_report: "Callable[[Permit], bool]" = Permit._is_first_report  # noqa: SLF001
-#: Returns its request: where it arrives and when it was sent.
-request_of: "Callable[[Permit], Request]" = Permit._request  # noqa: SLF001

@@ -2,14 +2,12 @@
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
-from aiothrottle.arguments import explains_arguments
-from aiothrottle.budget import RetryBudget
-from aiothrottle.checks import check_choice, check_number, check_whole
-from aiothrottle.redact import shown
+from aiothrottle._checks import check_choice, check_number, check_whole, explains_arguments, shown
 
 __all__ = ["Retry", "RetryBudget"]
 
@@ -21,6 +19,46 @@ _BY_STATUS = frozenset({420, 429, 529})
 # `Retry.statuses` has them, so a user may leave them out.
 _RETRIED_BY_STATUS = frozenset({429, 503})
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+# Keys without a success never refill their quota. Beyond this number of keys, the one that failed
+# longest ago starts with a full quota again.
+_MOST_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryBudget:
+    """How many retries a server gets, for all requests together: a value.
+
+    The quota is full at first. Each retry takes its cost; where too little remains there is no
+    retry, without any wait. Each success refunds `refund`, or the cost of its own last attempt if
+    that is more. (It is the quota of the AWS SDKs' standard retry mode, with its costs of 2026.)
+
+    Args:
+        capacity: The size of a full quota.
+        cost: The cost of a retry after a failure: of the connection, or a 5xx.
+        throttled_cost: The cost of a retry after a throttled response, such as a 429. It is lower,
+            as the server says when to retry.
+        refund: The refund of a success at the first attempt.
+
+    Raises:
+        TypeError: An argument is no number.
+        ValueError: An argument is out of range.
+
+    >>> quota = RetryQuota(RetryBudget(capacity=20, cost=14))
+    >>> quota.pay("example.org", throttled=False), quota.pay("example.org", throttled=False)
+    (14, None)
+    >>> quota.pay("example.net", throttled=False)
+    14
+    """
+
+    capacity: float = 500.0
+    cost: float = 14.0
+    throttled_cost: float = 5.0
+    refund: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Validate the arguments."""
+        for name in ("capacity", "cost", "throttled_cost", "refund"):
+            check_number(f"{name} of a retry budget", getattr(self, name))
 
 
 @explains_arguments
@@ -44,8 +82,9 @@ class Retry:
             429 and 503.
         throttled_statuses: The statuses by which the server throttles: they pause the limiter, and
             adaptive limits learn from them. A response whose headers or body report it (a 403 with
-            nothing remaining) is throttled with other statuses too. Without 503, for a server that
-            answers it where a single page is broken, only a 503 with Retry-After is throttled.
+            nothing remaining) is throttled with other statuses too. A 503 is one of them with
+            Retry-After, or where most answers of the server are 503: otherwise it delays its own
+            request alone. With 503 in the set each 503 is throttled.
         methods: The methods that may be sent twice although the server may have executed the first.
         exceptions: The exceptions that are retried. None, the default: those that the client raises
             for a failed connection, but not for a wrong certificate.
@@ -55,7 +94,9 @@ class Retry:
         max_backoff: Seconds, the longest delay and the longest pause without a Retry-After.
         jitter: How the delay is drawn: "full" or "decorrelated".
         max_retry_after: Seconds. A longer Retry-After is not retried: the response is returned at
-            once. No pause is longer either.
+            once. The limiter is paused for as long as the server asked all the same.
+        max_pause: Seconds, the longest pause of the limiter, and the longest that a reported quota
+            or window holds: a server that asks for more is broken, or hostile. An hour by default.
         pause_jitter: After a throttled response, the pause of the limiter is longer by up to this
             share of it, and by a second at most, drawn anew for each pause: many clients do not
             return at the same instant.
@@ -78,13 +119,14 @@ class Retry:
 
     attempts: int = 5
     statuses: Collection[int] = frozenset({429, 502, 503, 504})
-    throttled_statuses: Collection[int] = frozenset({420, 429, 503, 529})
+    throttled_statuses: Collection[int] = frozenset({420, 429, 529})
     methods: Collection[str] = _IDEMPOTENT
     exceptions: tuple[type[Exception], ...] | None = None
     backoff: float = 0.5
     max_backoff: float = 30.0
     jitter: Jitter = "full"
     max_retry_after: float = 120.0
+    max_pause: float = 3600.0
     pause_jitter: float = 0.1
     budget: RetryBudget | None = None
     should_retry: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None
@@ -95,7 +137,7 @@ class Retry:
     def __post_init__(self) -> None:
         """Validate the arguments, before the first request."""
         check_whole("attempts, the first one included,", self.attempts)
-        for name in ("backoff", "max_backoff", "max_retry_after"):
+        for name in ("backoff", "max_backoff", "max_retry_after", "max_pause"):
             check_number(name, getattr(self, name), "seconds", above=0)
         check_number("pause_jitter", self.pause_jitter)
         for name in ("statuses", "throttled_statuses", "methods"):
@@ -191,3 +233,37 @@ class Retry:
         # The power may exceed a float where max_backoff is reached, so the exponent is bounded.
         doublings = min(attempt - 1, math.ceil(math.log2(max(1, self.max_backoff / self.backoff))))
         return uniform() * min(self.max_backoff, self.backoff * 2.0**doublings)
+
+
+class RetryQuota:
+    """The remaining quota of each key. A key whose quota is full takes no memory."""
+
+    __slots__ = ("_spent", "budget")
+
+    def __init__(self, budget: RetryBudget) -> None:
+        self.budget: RetryBudget = budget
+        self._spent: OrderedDict[Hashable, float] = OrderedDict()
+
+    def pay(self, key: Hashable, *, throttled: bool) -> float | None:
+        """Take the cost of a retry and return it, or return None if too little remains."""
+        cost = self.budget.throttled_cost if throttled else self.budget.cost
+        spent = self._spent.get(key, 0.0) + cost
+        enough = spent <= self.budget.capacity
+        if enough and spent:
+            self._spent[key] = spent
+        if key in self._spent:
+            self._spent.move_to_end(key)
+            if len(self._spent) > _MOST_KEYS:
+                self._spent.popitem(last=False)
+        return cost if enough else None
+
+    def refund(self, key: Hashable, paid: float) -> None:
+        """Refund after a success whose last attempt cost `paid`, 0 for a first attempt."""
+        spent = self._spent.get(key)
+        if spent is None:
+            return
+        spent -= max(self.budget.refund, paid)
+        if spent > 0.0:
+            self._spent[key] = spent
+        else:
+            del self._spent[key]

@@ -4,10 +4,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
-from aiothrottle.resource import Resource
-
-__all__ = ["Statistics", "Waits"]
+from aiothrottle.amounts import Resource
 
 # Four buckets of the same width to each doubling, counted in ticks of a quarter of a microsecond,
 # up to some thirty years.
@@ -42,26 +41,44 @@ class Statistics:
     waited_p99: float
     #: The longest wait.
     waited_max: float
-    #: Seconds until the pause ends; 0.0 without a pause.
+    #: Seconds until the pause ends, or until the server resets a quota of which nothing remains;
+    #: 0.0 without either.
     paused_for: float
     #: Tokens that the server has left, of resources the requests: its last report less those sent
     #: since. None: the server reported none, or has reset its quota since.
     quota_remaining: float | None
     #: The part of the rate limit that is in use now, from 0 to 1; of resources the greatest part.
     utilisation: float
-    #: Tokens per second that an `AdaptiveRate` allows now; None without an `AdaptiveRate`.
+    #: Tokens per second that the rates allow on average, without the guard: those that were given,
+    #: or reported by the server, or adaptive; of resources, requests. None: no rate limit.
     rate_limit: float | None = None
     #: The concurrency limit now; None: no limit.
     concurrency_limit: int | None = None
-    #: The self-tuning guard, in seconds; None if the guard was given, or there is none.
+    #: The guard, measured or given, in seconds; None without a rate limit of its own.
     guard: float | None = None
-    #: The most tokens that are taken at once, as learned from throttled requests; of resources, the
-    #: most requests. None if the guard was given, or there is none, or no limit of requests.
+    #: The most tokens that are taken at once: as learned from throttled requests, or as given; of
+    #: resources, the most requests. None: as many as the rate limit has.
     burst: float | None = None
+    #: Responses by which the server throttled a request.
+    throttled: int = 0
+    #: Attempts after the first, whatever their reason.
+    retries: int = 0
+    #: Pauses that began or became longer, those for a spent quota too.
+    pauses: int = 0
     #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
     #: The limit of each resource, and what is free; empty for a limiter without resources.
     resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
+
+
+class WaitFields(TypedDict):
+    """The fields of `Statistics` about waits."""
+
+    waited_total: float
+    waited_p50: float
+    waited_p90: float
+    waited_p99: float
+    waited_max: float
 
 
 class Waits:
@@ -78,8 +95,20 @@ class Waits:
         self.total: float = 0.0
         self.longest: float = 0.0
 
+    def add(self, other: "Waits") -> None:
+        """Count the waits of another histogram here too."""
+        self.count += other.count
+        self.total += other.total
+        self.longest = max(self.longest, other.longest)
+        theirs = other._classes
+        if theirs:
+            mine = self._classes or [0] * _CLASSES
+            self._classes = [*map(sum, zip(mine, theirs, strict=True))]
+
     def count_recent(self) -> None:
         """Count the recent waits: by bucket, as there are many more waits than buckets."""
+        if not self.recent:
+            return
         waits, self.recent = sorted(self.recent), []
         self.count += len(waits)
         self.total += math.fsum(waits)
@@ -94,6 +123,17 @@ class Waits:
             end = bisect_left(waits, math.ldexp(step + 1, doublings) / _TICKS_PER_SECOND, first)
             classes[place if place < _CLASSES else -1] += end - first
             first = end
+
+    def fields(self, granted: int) -> WaitFields:
+        """Return the fields about waits of so many granted requests; the others did not wait."""
+        at_once = granted - self.count
+        return {
+            "waited_total": self.total,
+            "waited_p50": self.percentile(0.5, at_once=at_once),
+            "waited_p90": self.percentile(0.9, at_once=at_once),
+            "waited_p99": self.percentile(0.99, at_once=at_once),
+            "waited_max": self.longest,
+        }
 
     def percentile(self, part: float, *, at_once: int) -> float:
         """Return the wait that `part` of all did not exceed; `at_once` more did not wait."""

@@ -1,4 +1,7 @@
-"""The bucket: an algorithm, its state and its clock, and the credit of the fast path.
+"""The bucket: all limits of the rate, their state and their clock, and the credit of the fast path.
+
+The limiter's own algorithm always holds; beside it the bound of the burst, once a server was found
+to accept a smaller one, and the quotas that the server reports.
 
 Strategy. A call of the algorithm costs more than the rest of an uncontended entry. So the algorithm
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
@@ -12,22 +15,19 @@ read by `now`.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from aiothrottle.algorithms.all_of import AllOf, parts_of
-from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
-from aiothrottle.algorithms.per_resource import PerResource
-from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
-from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, least
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aiothrottle._core.wait_queue import Waiter
-    from aiothrottle.algorithms import Algorithm
-    from aiothrottle.reported_quota import ReportedQuota
-
-__all__ = ["LocalBucket"]
+from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.adaptive.rate import Pace
+from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.algorithms.buckets import BoundedBurst
+from aiothrottle.algorithms.composite import AllOf, PerResource
+from aiothrottle.algorithms.level import Level
+from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
+from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
+from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
+from aiothrottle.rate import Rate
 
 # The most requests that may start on credit before the next call of the algorithm.
 _MOST_CREDIT = 256
@@ -37,24 +37,33 @@ class LocalBucket:
     """The tokens of one limiter, in this process."""
 
     __slots__ = (
+        "_bound",
         "_can",
-        "_own",
         "_quotas",
         "algorithm",
         "clock",
         "credit",
         "granted",
         "max_wait",
+        "own",
         "started",
         "state",
         "timestamps",
     )
 
-    def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
-        # The server's quota of each resource and its state, once it is reported: then `algorithm`
-        # is that of the limiter, `_own`, and the quotas beside it.
+    #: The limiter's own algorithm and its state.
+    own: tuple[Algorithm[Any], Any]
+    #: All that holds, as one algorithm, and its state.
+    algorithm: Algorithm[Any]
+    state: Any
+    #: Seconds. The algorithm rejects requests that would have to wait longer.
+    max_wait: float
+    _can: Capabilities
+
+    def __init__(self, algorithm: Algorithm[Any], clock: Callable[[], float]) -> None:
+        # The bound of the burst, and the server's quota of each resource once it is reported.
+        self._bound: tuple[BoundedBurst, Level] | None = None
         self._quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
-        self._own: tuple[Algorithm[Any], Any]
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
         #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -66,21 +75,26 @@ class LocalBucket:
         #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
 
-    def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
+    def _adopt(self, algorithm: Algorithm[Any], state: Any) -> None:  # noqa: ANN401 - its state
+        self.own = algorithm, state
+        parts: list[tuple[Algorithm[Any], Any]] = [self.own]
+        if self._bound is not None:
+            bound, level = self._bound
+            of_requests = isinstance(algorithm, PerResource)
+            parts.append((PerResource((REQUESTS, bound)), (level,)) if of_requests else self._bound)
         if self._quotas:
-            self._own = algorithm, state
-            quotas, states = _in_one(self._quotas)
-            algorithm, state = AllOf(algorithm, quotas), (state, states)
-        self.algorithm: Algorithm[Any] = algorithm
-        self.state: Any = state
-        self._can: Capabilities = capabilities(algorithm)
-        #: Seconds. The algorithm rejects requests that would have to wait longer.
-        self.max_wait: float = max_wait(algorithm)
+            parts.append(_in_one(self._quotas))
+        if len(parts) > 1:
+            algorithms, states = zip(*parts, strict=True)
+            algorithm, state = AllOf(*algorithms), states
+        self.algorithm, self.state = algorithm, state
+        self._can = capabilities(algorithm)
+        self.max_wait = max_wait(algorithm)
 
     @property
     def capacity(self) -> float:
         """The greatest cost that can ever be admitted."""
-        return self._own[0].capacity if self._quotas else self.algorithm.capacity
+        return self.own[0].capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
 
@@ -89,10 +103,12 @@ class LocalBucket:
         now = self.clock()
         if self.started is not None:
             self.take_started(self.started, now)
-        self.flush()
+        if self.timestamps:
+            self.flush()
+        self.credit = 0
         return now
 
-    def take_started(self, started: "Waiter", now: float) -> None:
+    def take_started(self, started: Waiter, now: float) -> None:
         """Take the tokens of the last waiter that resumed: by now it has started.
 
         The system may suspend the process between any two steps. A timestamp that is read before
@@ -116,20 +132,50 @@ class LocalBucket:
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
-        return self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
+        if ahead:
+            return self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
+        return self.algorithm.delay(self.state, now, cost)
 
-    def take(self, now: float, cost: float) -> None:
-        """Take the tokens of a request that starts."""
+    def take(self, now: float, cost: float, *, opens_credit: bool = False) -> None:
+        """Take the tokens of a request that starts, and open the credit for those after it.
+
+        Args:
+            now: The time.
+            cost: Tokens.
+            opens_credit: Whether later requests may start without a decision.
+        """
         self.granted += 1
         self.algorithm.take(self.state, now, cost)
+        if opens_credit:
+            self.credit = self._can.allowance(self.algorithm, self.state, now, _MOST_CREDIT)
 
     def charge(self, now: float, cost: float) -> None:
         """Take tokens whether they fit or not, without counting a request."""
         self.algorithm.take(self.state, now, cost)
 
-    def refund(self, now: float, cost: float, at: float) -> None:
-        """Give back tokens that were taken at the instant `at`."""
-        self._can.refund(self.algorithm, self.state, now, cost, at)
+    def charge_more(self, waiter: Waiter, now: float, cost: float) -> None:
+        """Charge a request that has started, in addition to what it took then."""
+        self.charge(now, cost)
+        waiter.later_charges = waiter.later_charges or []
+        waiter.later_charges.append((now, cost))
+
+    def refund(self, waiter: Waiter, now: float, cost: float) -> None:
+        """Refund tokens of a request that has started, its last charge first.
+
+        Each token is refunded at the instant at which it was charged, so each window gets back what
+        was taken from it.
+        """
+        charges, kept = waiter.later_charges or [], list[tuple[float, float]]()
+        while charges and cost:
+            at, charged = charges.pop()
+            if back := common(charged, cost):
+                self._can.refund(self.algorithm, self.state, now, back, at)
+                cost -= back
+            if rest := charged - back:  # of other resources, or the charge was greater
+                kept.append((at, rest))
+        charges += reversed(kept)
+        if cost:
+            self._can.refund(self.algorithm, self.state, now, cost, waiter.at)
 
     def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
         """Return the tokens that a rejected request takes all the same, behind `ahead` tokens."""
@@ -139,17 +185,11 @@ class LocalBucket:
         """Return how many requests with a cost of 1 may start now, at most `most`."""
         return self._can.allowance(self.algorithm, self.state, now, most)
 
-    def open_credit(self, now: float) -> None:
-        """Set the credit: how many requests may start without a decision."""
-        self.credit = self._can.allowance(self.algorithm, self.state, now, _MOST_CREDIT)
-
     # ---- state -----------------------------------------------------------------------------------
 
     def remaining(self, now: float) -> float:
         """Return the tokens that may be taken now."""
-        if not self._quotas:
-            return self.algorithm.remaining(self.state, now)
-        own, state = self._own
+        own, state = self.own
         remaining = own.remaining(state, now)
         for resource, (quota, of_server) in self._quotas.items():
             left = quota.remaining(of_server, now)
@@ -158,29 +198,90 @@ class LocalBucket:
             remaining = least(remaining, left)
         return remaining
 
+    def used(self, now: float) -> float:
+        """Return the requests that count under the own algorithm; 0.0 if they have no limit."""
+        requests = self._requests()
+        return 0.0 if requests is None else used(*requests, now)
+
+    def _requests(self) -> tuple[Algorithm[Any], Any] | None:
+        """Return the own algorithm of requests and its state; None: they have no limit."""
+        algorithm, state = self.own
+        return algorithm.of_requests(state) if isinstance(algorithm, PerResource) else self.own
+
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
         return self.algorithm.reset_after(self.state, now)
 
     # ---- changing --------------------------------------------------------------------------------
 
-    @property
-    def own(self) -> "tuple[Algorithm[Any], Any]":
-        """The algorithm and its state, without the server's quota."""
-        return self._own if self._quotas else (self.algorithm, self.state)
+    def rates(self) -> tuple[Rate, ...]:
+        """Return the rates in force, with the guard; of resources, those of requests."""
+        algorithm, state = self.own
+        if isinstance(algorithm, Pace):
+            return (Rate(state.rate),)
 
-    def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
-        """Replace the algorithm; spent tokens stay spent."""
-        several = algorithm if isinstance(algorithm, AllOf) else AllOf(algorithm)
-        state = inherit(several, *self.own, now)
-        self._adopt(algorithm, state if several is algorithm else state[0])
+        # Imported here: a limiter without a store needs it for its statistics only.
+        from aiothrottle.stores.reserved import Reserved
+
+        if isinstance(algorithm, Reserved):
+            algorithm = algorithm.algorithm
+        if isinstance(algorithm, PerResource):
+            algorithm = algorithm.by_resource.get(REQUESTS, Unlimited())
+        algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+        found = (getattr(each, "rate", None) for each in algorithms)
+        # A burst is an algorithm with the rate of another one.
+        return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
+
+    def use(
+        self, now: float, bound: BoundedBurst | None, algorithm: Algorithm[Any] | None = None
+    ) -> None:
+        """Replace the bound of the burst, and the own algorithm; spent tokens stay spent.
+
+        Args:
+            now: The time.
+            bound: The new bound; None: the burst is not bounded.
+            algorithm: The new own algorithm; None: it stays.
+        """
+        if bound is None and self._bound is None and algorithm is None:
+            return
+        if bound is None:
+            self._bound = None
+        elif before := self._bound or self._requests():
+            self._bound = bound, bound.inherit(before[0], before[1], now)
+        else:
+            self._bound = bound, bound.start()
+        state: Any
+        old, state = self.own
+        if algorithm is None:
+            algorithm = old
+        elif isinstance(old, AllOf) and not isinstance(algorithm, AllOf):
+            (state,) = inherit(AllOf(algorithm), old, state, now)
+        else:
+            state = inherit(algorithm, old, state, now)
+        self._adopt(algorithm, state)
+
+    def is_burst_used_up(self) -> bool:
+        """Return whether the burst admits no request now.
+
+        Without a limit of requests there is no burst, only a wider guard, which time alone narrows.
+        """
+        if self.credit:
+            return False
+        now = self.now()
+        requests = self._bound or self._requests()
+        if requests is None:
+            return True
+        algorithm, state = requests
+        return algorithm.delay(state, now, 1.0) > 0.0
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
+        if self._bound is not None:
+            self._bound = self._bound[0], Level()
         self._adopt(algorithm, algorithm.start())
 
-    def restart(self, clock: "Callable[[], float]") -> None:
+    def restart(self, clock: Callable[[], float]) -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
         self._quotas = {name: (quota, quota.start()) for name, (quota, _) in self._quotas.items()}
@@ -191,7 +292,7 @@ class LocalBucket:
     def update_quota(
         self,
         now: float,
-        reported: "ReportedQuota",
+        reported: ReportedQuota,
         *,
         sent_at: float,
         cost: float,
@@ -213,10 +314,10 @@ class LocalBucket:
         tokens = by_name(cost).get(resource, 0.0)
         uncounted = 0.0
         if resource not in self._quotas:
-            quota, own = ServerQuota(evenly=evenly), self.own
+            quota = ServerQuota(evenly=evenly)
             state = quota.start()
             self._quotas = {**self._quotas, resource: (quota, state)}
-            self._adopt(*own)
+            self._adopt(*self.own)
             uncounted = in_flight * tokens  # each of them is taken for one like this
             state.unanswered = in_flight + 1.0
         quota, state = self._quotas[resource]
@@ -238,10 +339,10 @@ class LocalBucket:
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
-        own, state = self.own
         log = self._quotas[REQUESTS][1].log if REQUESTS in self._quotas else ()
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
-            own.take(state, timestamp, cost)
+            for algorithm, state in filter(None, (self.own, self._bound)):
+                algorithm.take(state, timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
         """Let one request find out whether the server has reset its requests at that instant."""
@@ -261,14 +362,21 @@ class LocalBucket:
             return True
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)
+        if self._bound is not None and resource == REQUESTS:
+            bound, level = self._bound
+            delay = max(delay, bound.delay_behind(level, now, 1.0, tokens))
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Return the seconds until the server's quotas admit the cost."""
         if not self._quotas:
             return 0.0
-        quotas, states = parts_of(self.algorithm, self.state)[-1]
+        quotas, states = _in_one(self._quotas)
         return quotas.delay(states, now, cost)
+
+    def quota_spent_for(self, now: float) -> float:
+        """Return the seconds until the server resets the quotas of which it leaves no token."""
+        return max((it.spent_for(state, now) for it, state in self._quotas.values()), default=0.0)
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the requests that the server has left; None: not known."""
@@ -280,7 +388,7 @@ class LocalBucket:
 
 def _in_one(
     quotas: dict[str, tuple[ServerQuota, ServerQuotaState]],
-) -> "tuple[Algorithm[Any], Any]":
+) -> tuple[Algorithm[Any], Any]:
     """Return the quotas of all resources as one algorithm, and its state."""
     if quotas.keys() == {REQUESTS}:
         return quotas[REQUESTS]

@@ -1,8 +1,11 @@
 """The engine of a limiter: arrive, grant, resume, release, cancel, in this order.
 
 Strategy. With an empty queue, a free slot and credit in the bucket a request takes the fast path
-and never comes here (`Permit.__aenter__`). Any other request joins the queue and waits on a future,
-until the consumer calls `serve`, which grants to it.
+and never comes here (`Permit.__aenter__`). Any other request joins the queue and waits on a future.
+
+The consumer, a background task, serves the queue. It runs only while the queue has waiters, so an
+idle limiter has no task; and it never polls: it sleeps until something changes (`wake`), with a
+timer for the instant at which the head may start. Each turn grants to all waiters that may start.
 
 A grant takes a slot and wakes the waiter, no more. Its tokens are taken after it has resumed, so
 the timestamp of a token is never earlier than its request, and a waiter that is cancelled in
@@ -10,45 +13,91 @@ between gives back only the slot. Until then it stays in the queue, which keeps 
 fast path and the order first in, first out. Each change of limits and pauses, and each token that
 is taken out of turn, begins a new epoch: grants of an older epoch are decided again.
 
-Invariants: every waiter is queued, granted or gone; a queue that is not empty has a consumer; state
-changes only in synchronous code, so no await can lose anything.
+With a parent a request queues here first. Once granted here, the head joins the queue of the engine
+above, one request at a time; so the engines below take turns there. When all have granted, all are
+charged, in one synchronous step; if one rejects by then, none is charged.
+
+Invariants: every waiter is queued, granted or gone; a queue that is not empty has a consumer; at
+most one request of an engine stands in the queue above; state changes only in synchronous code, so
+no await can lose anything.
 """
 
 import asyncio
 import math
-from asyncio import Future, get_running_loop
+import sys
+import weakref
+from asyncio import Future, current_task, get_running_loop
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext, suppress
+from contextvars import Context
+from inspect import CO_ASYNC_GENERATOR
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from aiothrottle import events
-from aiothrottle._core import trying
+from aiothrottle._core.adaptation import Adaptation
 from aiothrottle._core.bucket import LocalBucket
-from aiothrottle._core.charges import charge_more, refund
-from aiothrottle._core.consumer import Consumer
-from aiothrottle._core.dispatcher import Dispatcher
-from aiothrottle._core.limits import Limits
-from aiothrottle._core.lost import LostPermits
-from aiothrottle._core.observers import Observers
+from aiothrottle._core.feedback import Feedback, PauseRule
+from aiothrottle._core.limits import (
+    ConcurrencyLimit,
+    Limits,
+    RateLimit,
+    Unchanged,
+)
+from aiothrottle._core.observers import Listener, Observers
 from aiothrottle._core.pause import Pause
-from aiothrottle._core.rejects import Rejects
 from aiothrottle._core.semaphore import Semaphore
-from aiothrottle._core.snapshot import statistics_of
-from aiothrottle._core.threads import check_loop, check_thread
-from aiothrottle._core.verdict import Verdict
-from aiothrottle._core.wait_queue import Waiter, WaitQueue
-from aiothrottle.amounts import as_costs, positive
-from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleTimeout, too_high, twin
+from aiothrottle._core.stall import Stall
+from aiothrottle._core.wait_queue import (
+    Charge,
+    Head,
+    Queue,
+    TurnQueue,
+    Waiter,
+    WaitQueue,
+    is_granted,
+)
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms.server_quota import ReportedQuota
+from aiothrottle.amounts import Resource, as_costs, least, positive, resources_of
+from aiothrottle.errors import (
+    CostTooHigh,
+    Label,
+    LimiterClosed,
+    QueueFull,
+    ThrottleTimeout,
+    in_another_thread,
+    nested,
+    too_high,
+    twin,
+)
+from aiothrottle.rate import Rate, RateLike
+from aiothrottle.statistics import Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from aiothrottle.stores.shared_bucket import SharedBucket
+    from aiothrottle.stores.shared_semaphore import SharedSemaphore
 
-    from aiothrottle._core.feedback import Feedback
-    from aiothrottle._core.shared import SharedSlots, SharedTokens
-    from aiothrottle._core.starter import Starter
-    from aiothrottle.algorithms import Algorithm
-    from aiothrottle.statistics import Statistics
+# The module whose frames stand between a block and its engine.
+_PERMIT = "aiothrottle.permit"
+# Some loops cannot sleep longer.
+_LONGEST_NAP = 86400.0
+# Waiters that are woken in one turn: more would keep the loop from its sockets.
+_BATCH = 256
+# Seconds. The least wait between two batches: waiters that start one by one would cost two turns of
+# the loop each, and its timers are no finer than a millisecond anyway.
+_SHORTEST_NAP = 0.0005
+# Waits that are counted in the histogram together: the time depends on the buckets, not the waits.
+_MANY_WAITS = 512
 
-__all__ = ["Engine", "fail", "is_granted"]
+
+class Verdict(NamedTuple):
+    """Whether a request may start now, and the present state of the limit."""
+
+    allowed: bool
+    remaining: float
+    retry_after: float
+    reset_after: float
 
 
 class Engine:
@@ -56,27 +105,34 @@ class Engine:
 
     __slots__ = (
         "__weakref__",
+        "_alarm",
+        "_charges",
+        "_climber",
         "_given_clock",
+        "_granted_in",
         "_lost",
+        "_max_queue",
+        "_narrows",
         "_patient",
+        "_stall",
+        "_starved",
+        "_timer",
+        "above",
+        "adaptation",
         "bucket",
-        "chained",
         "closed",
         "consumer",
         "debug",
-        "dispatcher",
         "epoch",
-        "feedback",
-        "key",
         "leased",
         "limits",
         "loop",
         "observers",
         "pause",
         "queue",
-        "rejects",
         "rejects_waiters",
         "resources",
+        "resuming",
         "semaphore",
         "shared",
         "thread",
@@ -84,98 +140,120 @@ class Engine:
 
     def __init__(
         self,
-        algorithm: "Algorithm[Any]",
-        concurrency_limit: int | None,
-        clock: "Callable[[], float]",
+        algorithm: Algorithm[Any],
+        clock: Callable[[], float],
         *,
+        limits: Limits,
         max_queue: int | None = None,
-        limits: Limits | None = None,
+        above: "Engine | None" = None,
     ) -> None:
         self.bucket: LocalBucket = LocalBucket(algorithm, clock)
-        self.semaphore: Semaphore = Semaphore(concurrency_limit)
-        self.queue: WaitQueue = WaitQueue()
-        self.consumer: Consumer = Consumer()
-        self.dispatcher: Dispatcher = Dispatcher()
-        self.rejects: Rejects = Rejects(max_queue)
+        self.semaphore: Semaphore = Semaphore(limits.slots)
+        self.queue: Queue = WaitQueue()
         self.pause: Pause = Pause()
         self.observers: Observers = Observers()
-        #: The controllers that adapt to outcomes, if there are any.
-        self.feedback: Feedback | None = None
-        #: Leases the slots, if processes share a concurrency limit.
-        self.leased: SharedSlots | None = None
-        #: Reserves the tokens in a store, if processes share a rate.
-        self.shared: SharedTokens | None = None
+        self.observers.name = limits.name
         #: The limits that the user asked for.
-        self.limits: Limits = limits or Limits()
+        self.limits: Limits = limits
+        #: Changes these parts as outcomes, the server and the user ask for it.
+        self.adaptation: Adaptation = Adaptation(
+            limits, self.bucket, self.semaphore, self.pause, self.observers
+        )
+        #: Leases the slots, if processes share a concurrency limit.
+        self.leased: SharedSemaphore | None = None
+        #: Reserves the tokens in a store, if processes share a rate.
+        self.shared: SharedBucket | None = None
+        #: The engine of the parent, which has to grant as well.
+        self.above: Engine | None = above
+        # The request that stands in the queue above.
+        self._climber: Waiter | None = None
         #: The resources that a cost may name: of this limiter and of those above it. Without any,
         #: a cost is a number.
-        self.resources: tuple[str, ...] = ()
-        #: Its key in a `KeyedRateLimiter`.
-        self.key: Hashable = None
+        self.resources: tuple[str, ...] = limits.resources
+        # Whether the limiter above has no resources, and so counts requests only.
+        self._narrows: bool = False
+        if above is not None:
+            self._narrows = bool(self.resources and not above.resources)
+            self.resources = tuple(dict.fromkeys((*self.resources, *above.resources)))
+            if isinstance(above.queue, WaitQueue):
+                above.queue = TurnQueue(above.queue)
+        #: The consumer, while it runs; its alarm while it sleeps; the timer for its next turn.
+        self.consumer: asyncio.Task[None] | None = None
+        self._alarm: Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: Waiters that were granted and have not resumed yet, and the epoch of their grant.
+        self.resuming: int = 0
+        self._granted_in: int = 0
+        #: Counts the changes that affect decisions.
+        self.epoch: int = 0
+        # Whether the head of the queue lacks only a slot, and what watches a queue that does.
+        self._starved: bool = False
+        self._stall: Stall | None = None
+        self._max_queue: int | None = max_queue
+        # Rejected requests in the queue that are still to be charged.
+        self._charges: int = 0
+        # Whether no request is rejected for the length of the queue or of its wait.
+        self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
+        # How to release the permits that were dropped without release. Made here: an allocation
+        # may start a collection that drops further permits.
+        self._lost: list[Callable[[], None]] = []
         self.closed: bool = False
         #: Whether it was closed without draining.
         self.rejects_waiters: bool = False
-        #: Whether other limiters have to grant as well: then it grants one request at a time, and
-        #: watches each release of a slot.
-        self.chained: bool = False
         self.loop: asyncio.AbstractEventLoop | None = None
         #: The thread of the loop.
         self.thread: int | None = None
         #: Whether the loop is in debug mode, or not known yet: then permits are watched.
         self.debug: bool = True
         self._given_clock = clock
-        #: Counts the changes that affect decisions.
-        self.epoch: int = 0
-        self._lost: LostPermits = LostPermits()
-        # Whether no request is rejected for the length of the queue or of its wait.
-        self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
 
     # ---- state -----------------------------------------------------------------------------------
 
     @property
-    def engine(self) -> "Engine":
-        """This engine; a chain has the engine that it begins with."""
-        return self
+    def feedback(self) -> Feedback | None:
+        """The controllers that adapt to outcomes, if there are any."""
+        return self.adaptation.feedback
+
+    @property
+    def key(self) -> Hashable:
+        """Its key in a `KeyedRateLimiter`."""
+        return self.observers.key
+
+    @property
+    def label(self) -> Label:
+        """What an error says of this limiter."""
+        return {"key": self.observers.key, "name": self.observers.name}
 
     @property
     def capacity(self) -> float:
-        """The greatest cost that the limit can ever admit."""
-        return self.bucket.capacity
+        """The greatest cost that this limiter and those above can ever admit."""
+        capacity = self.bucket.capacity
+        return capacity if self.above is None else least(capacity, self.above.capacity)
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return self.queue.count - len(self.rejects)
-
-    @property
-    def resuming(self) -> int:
-        """The number of slots that waiters hold which have not resumed yet."""
-        return self.dispatcher.resuming
+        return self.queue.count - self._charges
 
     @property
     def in_flight(self) -> int:
         """The number of permits that are held."""
-        return self.semaphore.taken - self.dispatcher.resuming
+        return self.semaphore.taken - self.resuming
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is a concurrency limit."""
-        return self.semaphore.limit is not None
-
-    @property
-    def engines(self) -> "tuple[Engine, ...]":
-        """This engine; a chain has those above it as well."""
-        return (self,)
+        """Whether there is a concurrency limit, here or above."""
+        above = self.above
+        return self.semaphore.limit is not None or (above is not None and above.is_bounded)
 
     @property
     def takes_outcomes(self) -> bool:
-        """Whether reports of outcomes have an effect."""
-        return self.feedback is not None or self.pause.awaits_trial
-
-    @property
-    def shares_rate(self) -> bool:
-        """Whether the rate is counted in a store."""
-        return self.shared is not None
+        """Whether reports of outcomes have an effect, here or above."""
+        return (
+            self.adaptation.feedback is not None
+            or self.pause.awaits_trial
+            or (self.above is not None and self.above.takes_outcomes)
+        )
 
     @property
     def store_up(self) -> bool | None:
@@ -183,19 +261,66 @@ class Engine:
         parts = [part for part in (self.shared, self.leased) if part is not None]
         return all(part.store_up for part in parts) if parts else None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it is kept for a reason that time alone does not end."""
+        return bool(
+            self.queue.count
+            or self.consumer
+            # Without a limit slots do not count. A permit that is held keeps its engine alive.
+            or (self.semaphore.limit is not None and self.in_flight)
+            or self.closed
+            or self.limits.are_changed_by_user
+        )
+
+    @property
+    def forgettable_in(self) -> float:
+        """Seconds after which time alone may make it forgettable; infinity: it is in use."""
+        if self.is_in_use and self._timer is None:
+            return math.inf
+        return self.bucket.reset_after(self.now())
+
     def is_forgettable(self) -> bool:
         """Return whether a new engine would behave alike: idle, no pause, no spent tokens."""
+        if self.is_in_use:
+            return False
         now = self.now()
         return (
-            not (self.queue.count or self.consumer.task)
-            # Without a limit slots do not count. A permit that is held keeps its engine alive.
-            and not (self.is_bounded and self.in_flight)
-            and not (self.closed or self.limits.are_changed_by_user)
-            and now >= self.pause.opens_at
+            now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
             and (self.leased is None or self.leased.is_idle)
             and (self.shared is None or self.shared.is_idle(now))
+        )
+
+    def statistics(self) -> Statistics:
+        """Return the counts so far, and the present state."""
+        now = self.now()
+        bucket, observers, semaphore = self.bucket, self.observers, self.semaphore
+        guard = self.feedback and self.feedback.guard
+        observers.waits.count_recent()
+        limit, remaining = bucket.capacity, bucket.remaining(now)
+        resources = resources_of(limit, remaining, self.resources)
+        of_each = [*resources.values()] or [Resource(limit, remaining)]
+        learned = guard.burst.size if guard else math.inf
+        return Statistics(
+            granted=bucket.granted - observers.withdrawn,
+            rejected=observers.rejected,
+            throttled=observers.throttled,
+            retries=observers.retries,
+            pauses=observers.pauses,
+            waiting=self.waiting,
+            in_flight=self.in_flight,
+            **observers.waits.fields(bucket.granted),
+            paused_for=max(self.pause.left(now), bucket.quota_spent_for(now)),
+            quota_remaining=bucket.quota_remaining(now),
+            utilisation=max(each.utilisation for each in of_each),
+            rate_limit=min((it.limit / it.period for it in self.adaptation.rates()), default=None),
+            concurrency_limit=semaphore.limit,
+            guard=guard.measured.seconds if guard else self.limits.fixed_guard,
+            burst=learned if learned < math.inf else self.limits.burst_of_requests,
+            store_up=self.store_up,
+            resources=resources,
         )
 
     def now(self) -> float:
@@ -207,7 +332,7 @@ class Engine:
     def decide(
         self, now: float, cost: float, *, ahead: float = 0.0, has_slot: bool = False
     ) -> float:
-        """Decide when a request may start.
+        """Decide when a request may start, as far as this engine is concerned.
 
         This is the one decision, for new requests, waiters, resumed waiters, `try_acquire` and
         `peek`. The caller keeps the order of the queue.
@@ -227,22 +352,21 @@ class Engine:
             return self.pause.closed_for(now)
         return self.bucket.delay(now, cost, ahead)
 
-    def decide_at_once(self, waiter: Waiter, now: float) -> float:
-        """Decide about a new request, which never overtakes a waiter: 0.0 if it may start now.
-
-        Raises:
-            LimiterClosed: The limiter is closed.
-        """
+    def _decide_at_once(self, now: float, cost: float) -> float:
+        """Decide about a new request, which never overtakes a waiter: 0.0 if it may start now."""
         if self.closed:
-            raise LimiterClosed(key=self.key)
+            raise LimiterClosed(**self.label)
         if self.queue.count:
             return math.inf
         if self.shared is not None:
             self.shared.drop_stale(now)
-        return self.decide(now, waiter.cost)
+        wait = self.decide(now, cost)
+        if self.above is not None and wait <= 0.0:
+            return self.above._decide_at_once(self.above.now(), self._cost_above(cost))
+        return wait
 
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
-        """Return the seconds until pauses and rates admit the request, behind others.
+        """Return the seconds until pauses and rates admit the request, here and above.
 
         Slots do not count, as it is not known when one is released, nor does the trial after a
         pause.
@@ -254,6 +378,19 @@ class Engine:
         """
         if ahead is None:
             ahead = self.queue.cost_ahead(waiter)
+        wait = self._estimate_here(now, waiter, ahead)
+        if self.above is None:
+            return wait
+        ahead = self._cost_above(ahead)
+        climber = self._climber
+        if climber is not None and climber.above is not None and not climber.above.started:
+            ahead -= climber.above.cost  # it stands in the queue above already
+        head = self._head_of(waiter)
+        head.at = waiter.at
+        ahead = positive(ahead) + self.above.queue.cost_ahead(head)
+        return max(wait, self.above.estimate(self.above.now(), head, ahead))
+
+    def _estimate_here(self, now: float, waiter: Waiter, ahead: float) -> float:
         pause = self.pause.left(now)
         wait = self.bucket.delay(now + pause, waiter.cost, ahead)
         if math.isinf(wait):  # this algorithm has no estimate for more than its capacity
@@ -262,24 +399,24 @@ class Engine:
             return max(pause, self.shared.estimate(now, waiter.cost, ahead))
         return pause + wait
 
-    def cost_ahead(self, waiter: Waiter) -> float:
-        """Return the cost of all waiters that precede a request that arrives now."""
-        return self.queue.cost_ahead(waiter)
+    def limiting(self, waiter: Waiter) -> "Engine":
+        """Return the engine that admits the request last: this one, or one above."""
+        if self.above is not None:
+            now = self.now()
+            wait = self.estimate(now, waiter)
+            here = self._estimate_here(now, waiter, self.queue.cost_ahead(waiter))
+            if wait > here or (not wait and self.semaphore.free):
+                head = self._head_of(waiter)
+                head.at = waiter.at
+                return self.above.limiting(head)
+        return self
 
     # ---- arriving, waiting, starting -------------------------------------------------------------
 
-    def arrive(
-        self, waiter: Waiter, *, as_head: bool = False, chain: "Starter | None" = None
-    ) -> "Future[None] | None":
+    def arrive(self, waiter: Waiter) -> "Future[None] | None":
         """Start the request if it may start now, else queue it.
 
         The caller awaits the future and then calls `resume`; after any exception it calls `cancel`.
-
-        Args:
-            waiter: The request.
-            as_head: It is the head of another queue: it has queued there, and is not rejected for
-                the length of this queue.
-            chain: Decides and starts in place of this engine alone.
 
         Returns:
             None if it has started, else the future to wait on.
@@ -289,22 +426,27 @@ class Engine:
         """
         loop = get_running_loop()
         if self.loop is not loop:
-            (chain or self).bind()
-        if self.queue.count:
-            now = self.bucket.clock()
-        else:
-            now = self.bucket.now()
-            entry = chain or self
-            if entry.decide_at_once(waiter, now) <= 0.0:
-                entry.start(waiter, now)
+            self.bind()
+        bucket = self.bucket
+        now = bucket.clock()
+        if not self.queue.count:
+            if bucket.timestamps or bucket.started is not None:
+                now = bucket.now()
+            bucket.credit = 0
+            if self._decide_at_once(now, waiter.cost) <= 0.0:
+                self._start(waiter, now)
                 return None
         if self.closed:
-            raise LimiterClosed(key=self.key)
+            raise LimiterClosed(**self.label)
         if self.limits.are_updated and (error := self._too_high(waiter.cost)):
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
-            self.rejects.check(self, waiter, now, (chain or self).estimate, as_head=as_head)
+            self._check_wait(waiter, now)
+        if self.semaphore.filled_by is not None and waiter.is_patient:
+            holder = self.semaphore.filled_by()
+            if holder is not None and holder is current_task(loop):
+                raise nested(self.observers.title)  # it would wait for itself
         # Not by `loop.create_future`, which is one more call for the same future.
         future: Future[None] = Future(loop=loop)
         try:
@@ -312,34 +454,45 @@ class Engine:
             if self.shared is not None:
                 self.shared.joined(waiter)
             # With several priorities the new waiter may be the head.
-            if self.consumer.task is None or self.queue.others:
+            if self.consumer is None or self.queue.others:
                 self.wake()
             elif self.leased is not None:
                 self.leased.refresh()
-        except BaseException:
+        except BaseException:  # whatever it is, no waiter stays without a task
             self.cancel(waiter)
             raise
         return future
 
-    def start(self, waiter: Waiter, now: float) -> None:
-        """Take a slot and the tokens of a new request that may start."""
+    def _start(self, waiter: Waiter, now: float) -> None:
+        """Take a slot and the tokens of a new request that may start, here and above."""
+        if self.above is not None:
+            waiter.above = self._head_of(waiter)
+            self.above._start(waiter.above, self.above.now())
         waiter.at = now
-        self.bucket.take(now, waiter.cost)
+        opens_credit = (
+            self.above is None
+            and not self.observers.listeners
+            and not self.pause.awaits_trial  # the next request has to wait
+            and (self.shared is None or self.shared.may_grant_credit)
+        )
+        try:
+            self.bucket.take(now, waiter.cost, opens_credit=opens_credit)
+        except BaseException:  # of an algorithm that fails
+            self._descend(waiter)
+            raise
         self.semaphore.taken += 1
         waiter.started = True
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)
         if self.observers.listeners:
             self.report_grant(waiter.cost, 0.0)
-        elif (
-            not self.chained
-            and not self.pause.awaits_trial  # the next request has to wait
-            and (self.shared is None or self.shared.may_grant_credit)
-        ):
-            self.bucket.open_credit(now)
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
         """Start a granted waiter, or return the future to wait on next."""
+        if self.above is not None and not self.rejects_waiters:
+            future = self._climb(waiter)
+            if future is not None:
+                return future
         bucket = self.bucket
         now = bucket.clock()
         started = bucket.started
@@ -350,20 +503,26 @@ class Engine:
                 bucket.timestamps.append(now)
             else:
                 bucket.take_started(started, now)
-        dispatcher = self.dispatcher
-        if dispatcher.epoch != self.epoch and not self._may_start(waiter):
+        if self._granted_in != self.epoch and not self._may_start(waiter):
             return self._stay(waiter)
-        dispatcher.resuming -= 1
+        self._climber = None
+        self.resuming -= 1
         bucket.started = waiter
-        self.queue.remove(waiter)
-        if not dispatcher.resuming:
-            self._last_has_started()
         waited = now - waiter.at
         waiter.waited = waited if waited > 0.0 else 0.0
         waiter.at = now
+        self.queue.remove(waiter)
+        if not self.resuming:
+            assert self.loop is not None
+            self.loop.call_soon(self._all_started)
+            if not self.queue.count:
+                self.wake()  # ends the consumer: the loop may stop with the task of this waiter
         waiter.started = True
         observers = self.observers
-        observers.waits.recent.append(waiter.waited)
+        recent = observers.waits.recent
+        recent.append(waiter.waited)
+        if len(recent) >= _MANY_WAITS:
+            observers.waits.count_recent()
         if observers.listeners:
             self.report_grant(waiter.cost, waiter.waited)
         return None
@@ -373,19 +532,13 @@ class Engine:
         costs = as_costs(cost, self.resources) if self.resources else {}
         self.observers.emit(events.Granted(self.key, cost.real, waited, costs))
 
-    def _last_has_started(self) -> None:
-        assert self.loop is not None
-        self.loop.call_soon(self._all_started)
-        if not self.queue.count:
-            self.wake()  # ends the consumer: the loop may stop with the task of this waiter
-
     def _all_started(self) -> None:
         """Take the tokens of the last waiter, and serve, unless a timer is set for that."""
-        if not self.consumer.has_timer and self.consumer.task is not None:
+        if self.queue.count and self._timer is None and self.consumer is not None:
             self.turn()
             return
         try:
-            self.now()
+            self.bucket.now()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
             self.fail_all(error)
 
@@ -411,7 +564,7 @@ class Engine:
         """
         self._take_back()
         if self.rejects_waiters:
-            error: Exception | None = LimiterClosed(key=self.key)
+            error: Exception | None = LimiterClosed(**self.label)
         else:
             error = self._too_high(waiter.cost)
         if error is not None:
@@ -419,10 +572,14 @@ class Engine:
             raise error
         future = waiter.future = Future(loop=self.loop)
         self.wake()
+        self._climber = None
+        self._descend(waiter)
         return future
 
     def cancel(self, waiter: Waiter) -> None:
-        """Remove the waiter at any point, without a trace."""
+        """Remove the waiter at any point, here and above, without a trace."""
+        if self._climber is waiter:
+            self._climber = None
         future = waiter.future
         # An engine that has moved to another loop has removed it already.
         if future is not None:
@@ -434,50 +591,494 @@ class Engine:
                     # This waiter, or the last of its batch, would have taken those tokens.
                     loop.call_soon(self._all_started)
             self._leave(waiter, resumed=resumed)
+        self._descend(waiter)  # last, as an algorithm above may fail to take tokens back
 
     def _take_back(self) -> None:
         """Undo a grant that was not used."""
-        self.dispatcher.resuming -= 1
+        self.resuming -= 1
         self.semaphore.taken -= 1
 
     def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
         """Remove the waiter from the queue, and wake the consumer if the order changes."""
-        # While waiters are resuming, the consumer's timer may be for this waiter.
-        affected = resumed or self.dispatcher.resuming or self.queue.head is waiter
+        # While waiters are resuming, the timer may be for this waiter.
+        affected = resumed or self.resuming or self.queue.head is waiter
         self.queue.remove(waiter)
         if affected:
             self.wake()
         if self.leased is not None:
             self.leased.refresh()
 
+    # ---- the engine above ------------------------------------------------------------------------
+
+    def _head_of(self, waiter: Waiter) -> Head:
+        """Return what stands for the request in the queue above."""
+        return Head(self._cost_above(waiter.cost), waiter)
+
+    def _cost_above(self, cost: float) -> float:
+        """Return what a cost is for the limiter above."""
+        return cost.real if self._narrows else cost
+
+    def _climb(self, waiter: Waiter) -> "Future[None] | None":
+        """Take the granted waiter a step further above. Returns the future to wait on there."""
+        above = self.above
+        assert above is not None
+        try:
+            if waiter.above is None:
+                waiter.above = self._head_of(waiter)
+                self._climber = waiter
+                return above.arrive(waiter.above)
+            return None if waiter.above.started else above.resume(waiter.above)
+        except ThrottleTimeout as error:
+            self.reject("timeout")
+            raise self._timeout_error(error.retry_after, error.timeout, waiter) from None
+        except QueueFull:
+            self.reject("queue full")
+            raise
+
+    def _descend(self, waiter: Waiter) -> None:
+        """Leave the queue above, or give back the grant from above."""
+        head, waiter.above = waiter.above, None
+        if head is not None and self.above is not None:
+            if head.started:
+                self.above.undo(head)
+            else:
+                self.above.cancel(head)
+
     # ---- after the start -------------------------------------------------------------------------
+
+    def note_block(self) -> None:
+        """Note which task took the last slot, for a block: until a slot is released.
+
+        Not if the block is in an async generator: that may be left behind, and then garbage.
+        """
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") == _PERMIT:
+            frame = frame.f_back
+        task = current_task(self.loop)
+        if task is not None and not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
+            self.semaphore.filled_by = weakref.ref(task)
+            self.semaphore.watched = True
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""
-        if self.pause.ends_with(waiter):
+        self.semaphore.filled_by = None
+        if self.pause.awaits_trial and self.pause.ends_with(waiter):
             self.end_trial()  # its outcome was not reported
-        if self.dispatcher.starved:
+        if self._starved:
             self.wake()
         self.watch()
-        self.dispatcher.slot_released()
+        if self._stall is not None:
+            self._stall.flows = True
         if self.leased is not None:
             self.leased.slot_released()
+        if self.above is not None and waiter is not None and waiter.above is not None:
+            self.above.release(waiter.above)
 
     def release(self, waiter: Waiter) -> None:
-        """Release the slot of a request that has started."""
+        """Release the slot of a request that has started, here and above."""
         self.semaphore.taken -= 1
         if self.semaphore.watched:
             self.slot_released(waiter)
 
     def watch(self) -> None:
         """Set whether each release of a slot calls `slot_released`."""
-        starved = self.dispatcher.starved
-        tried = self.pause.awaits_trial and self.pause.trial is not None
-        self.semaphore.watched = starved or self.chained or self.leased is not None or tried
+        self.semaphore.watched = (
+            self._starved
+            or self.above is not None
+            or self.leased is not None
+            or (self.pause.awaits_trial and self.pause.trial is not None)
+            or self.semaphore.filled_by is not None
+        )
 
-    def await_trial(self) -> None:
-        """Grant one request when the pause ends, and the others when that one is over."""
-        self.pause.await_trial()
+    def abandon(self, release: Callable[[], None]) -> bool:
+        """Release a permit that is garbage. Returns whether there is a concurrency limit.
+
+        The collector runs in any thread, at any point of any code, including this. To count one
+        slot less is safe anywhere; the next grant is decided on the loop.
+
+        Args:
+            release: Releases the permit.
+        """
+        bounded = self.is_bounded
+        if not (bounded or self.semaphore.watched) and self.thread == get_ident():
+            release()
+            return False
+        self._lost.append(release)
+        try:
+            if self.loop is not None:
+                self.loop.call_soon_threadsafe(self._release_lost)
+        except RuntimeError:  # the loop is closed, so no code of it can be interrupted
+            self._release_lost()
+        return bounded
+
+    def _release_lost(self) -> None:
+        while self._lost:
+            self._lost.pop()()
+
+    def undo(self, waiter: Waiter) -> None:
+        """Undo the start of a request that was not sent, here and above."""
+        head, waiter.above = waiter.above, None
+        self.bucket.refund(waiter, self.now(), waiter.cost)
+        self.observers.withdrawn += 1
+        self.pause.pass_on(waiter)
+        self.release(waiter)
+        self.wake()
+        if head is not None and self.above is not None:
+            self.above.undo(head)
+
+    def settle(self, waiter: Waiter, cost: float) -> None:
+        """Charge the request `cost` in place of its earlier cost, here and above."""
+        now = self.now()
+        if more := positive(cost - waiter.cost):
+            self.bucket.charge_more(waiter, now, more)
+            self.epoch += 1
+        if less := positive(waiter.cost - cost):
+            self.bucket.refund(waiter, now, less)
+            self.wake()
+        waiter.cost = cost
+        if self.shared is not None:
+            self.shared.flush()
+        if self.above is not None and waiter.above is not None:
+            self.above.settle(waiter.above, self._cost_above(cost))
+
+    async def record(self, cost: float) -> None:
+        """Take tokens for a request that was sent already, whether they fit or not."""
+        self.bind()
+        if self.shared is None:
+            self.charge(cost)
+        else:
+            await self.shared.record(cost)
+
+    def charge(self, cost: float) -> None:
+        """Take tokens out of turn, here and above."""
+        self.charge_here(cost)
+        if self.above is not None:
+            self.above.charge(self._cost_above(cost))
+
+    def charge_here(self, cost: float) -> None:
+        """Take tokens out of turn, but none above."""
+        self.bucket.charge(self.now(), cost)
+        self.epoch += 1
+
+    # ---- try_acquire, peek -----------------------------------------------------------------------
+
+    async def try_start(self, waiter: Waiter, *, peek: bool = False) -> Verdict:
+        """Start the request if it may start now; it never waits in the queue.
+
+        Args:
+            waiter: The request.
+            peek: Whether to return the verdict only, and change nothing.
+
+        Raises:
+            LimiterClosed: The limiter is closed.
+        """
+        self.bind()
+        # A slot of a store, if one is free.
+        async with nullcontext() if self.leased is None else self.leased.try_lease():
+            waiter.at = now = self.now()
+            if self.shared is not None:
+                return await self._try_shared(self.shared, waiter, now, peek=peek)
+            if self._decide_at_once(now, waiter.cost) <= 0.0:
+                if not peek:
+                    self._start(waiter, now)
+                return self._verdict(0.0, allowed=True)
+            if not peek:
+                self.reject("no room")
+            return self._verdict(self.estimate(now, waiter))
+
+    async def _try_shared(
+        self, shared: "SharedBucket", waiter: Waiter, now: float, *, peek: bool
+    ) -> Verdict:
+        if self.closed:
+            raise LimiterClosed(**self.label)
+        wait = max(self.decide(now, 0.0), self.bucket.quota_delay(now, waiter.cost))
+        if self.queue.count or wait > 0.0:  # not the store rejects it
+            if not peek:
+                self.reject("no room")
+            wait = self.estimate(now, waiter)
+            verdict = await shared.peek(waiter.cost)
+            return verdict._replace(allowed=False, retry_after=max(wait, verdict.retry_after))
+        if peek:
+            return await shared.peek(waiter.cost)
+        self.semaphore.taken += 1  # keeps the slot during the call of the store
+        if self.pause.awaits_trial:
+            self.start_trial(waiter, now)  # and no other request goes ahead meanwhile
+        allowed = False
+        try:
+            verdict = await shared.try_start(waiter)
+            allowed = verdict.allowed
+        finally:
+            if not allowed:
+                self.pass_on(waiter)
+                self.release(waiter)
+        if not allowed:
+            self.reject("no room")
+        return verdict
+
+    def _verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
+        """Combine a decision with the state of the buckets: the tightest one counts."""
+        now = self.now()
+        remaining, reset_after = self.bucket.remaining(now), self.bucket.reset_after(now)
+        if self.above is not None:
+            above = self.above._verdict(wait)
+            remaining = least(remaining, above.remaining)
+            reset_after = max(reset_after, above.reset_after)
+        return Verdict(allowed, remaining, wait, reset_after)
+
+    # ---- rejecting -------------------------------------------------------------------------------
+
+    def _check_wait(self, waiter: Waiter, now: float) -> None:
+        """Reject a request if the queue is full, or if its estimated wait is too long.
+
+        Raises:
+            QueueFull, ThrottleTimeout: The request is rejected.
+        """
+        full = (
+            self._max_queue is not None
+            and self.waiting >= self._max_queue
+            and not isinstance(waiter, Head)  # it has queued below
+        )
+        longest = self.bucket.max_wait
+        if not full and waiter.timeout is None and longest == math.inf:
+            return
+        wait = self.estimate(now, waiter)
+        timeout = longest if waiter.timeout is None else min(waiter.timeout, longest)
+        if full:
+            self.reject("queue full")
+            raise QueueFull(self.waiting, wait, **self.label)
+        if wait > longest and self.shared is not None:
+            self.shared.charge_reject(waiter.cost)
+        elif wait > longest:
+            self._queue_charge(waiter, now)
+        elif wait <= timeout:
+            return
+        self.reject("timeout")
+        raise self._timeout_error(wait, timeout, waiter)
+
+    def _queue_charge(self, waiter: Waiter, now: float) -> None:
+        """Have a rejected request charged, if the algorithm does that, behind those ahead of it."""
+        cost = self.bucket.cost_of_reject(now, waiter.cost, self.queue.cost_ahead(waiter))
+        if cost:
+            charge = Charge(cost, waiter.priority)
+            charge.at = now
+            self.queue.add(charge, Future(loop=self.loop))
+            self._charges += 1
+            if self.queue.count == self._charges:
+                self._charge_at_head(now)
+
+    def _charge_at_head(self, now: float) -> None:
+        """Take the tokens of the rejected requests at the head of the queue, and remove them."""
+        while self._charges and isinstance(head := self.queue.head, Charge):
+            self.bucket.charge(now, head.cost)
+            self._charges -= 1
+            self.queue.remove(head)
+
+    def reject(self, reason: events.Rejection) -> None:
+        """Count a rejected request."""
+        self.observers.rejected += 1
+        if self.observers.listeners:
+            self.observers.emit(events.Rejected(self.key, reason))
+
+    def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
+        """Count a rejected waiter whose timeout has passed, and return the error to raise."""
+        self.reject("timeout")
+        return self._timeout_error(self.estimate(self.now(), waiter), waiter.timeout, waiter)
+
+    def _timeout_error(self, wait: float, timeout: float | None, waiter: Waiter) -> ThrottleTimeout:
+        """Return the error of a timeout, which names the limiter above if that is the cause."""
+        by = self.limiting(waiter)
+        title = None if by is self else by.observers.title
+        return ThrottleTimeout(wait, timeout=timeout, limited_by=title, **self.label)
+
+    def _too_high(self, cost: float) -> CostTooHigh | None:
+        return too_high(cost, self.bucket.capacity, self.label)
+
+    # ---- the consumer ----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Wake the consumer to serve the queue after a change; start it if there is none."""
+        loop = self.loop
+        if loop is None or loop.is_closed():
+            return
+        if self._alarm is not None:
+            # Not checked with `done()`: a garbage collection may release a slot, and so set the
+            # result, between the check and the call.
+            with suppress(asyncio.InvalidStateError):
+                self._alarm.set_result(None)
+        elif self.consumer is None and self.queue.count:
+            # A plain Task, not by the loop's task factory: an eager task would run here and now.
+            # In an empty context: it works for all waiters, not only for the first one.
+            self.consumer = asyncio.Task(
+                self._consume(loop), loop=loop, name="aiothrottle consumer", context=Context()
+            )
+            self.consumer.add_done_callback(self._consumer_ended, context=Context())
+
+    async def _consume(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self.queue.count:
+            self.turn()
+            if not self.queue.count:
+                return
+            alarm = self._alarm = loop.create_future()
+            try:
+                await alarm
+            except asyncio.CancelledError:
+                # asyncio.run cancels all tasks at its end. That is meant for the waiters, which
+                # need this task until they have left.
+                if not self.queue.count:
+                    raise
+            finally:
+                # The task of a closed loop is collected late; it must not clear a newer alarm.
+                if self._alarm is alarm:
+                    self._alarm = None
+
+    def _consumer_ended(self, task: "asyncio.Task[None]") -> None:
+        if self.consumer is task:
+            self.consumer = None
+            if self._timer is not None:
+                self._stop_timer()
+            if self.queue.count:
+                self.wake()  # the task was cancelled before its first step
+            if self._stall is not None:
+                self._stall.end()
+            if self.shared is not None and not self.queue.count:
+                # If it was cancelled, the loop may be closing.
+                self.shared.queue_is_empty(swept=task.cancelling() > 0)
+
+    def turn(self) -> None:
+        """Serve the queue once, and set the timer for the next time."""
+        assert self.loop is not None
+        if self._timer is not None:
+            self._stop_timer()
+        try:
+            plain = self.shared is None and self.leased is None
+            seconds = self._grant() if plain else self._serve_with_store()
+        except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
+            self.fail_all(error)
+            return
+        if not self.queue.count:
+            self.wake()  # the task, to its end
+        elif seconds is not None:
+            self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def fail_all(self, error: Exception) -> None:
+        """Raise the error in all waiters."""
+        for waiter in self.queue:
+            fail(waiter, twin(error, self.label))
+
+    def _serve_with_store(self) -> float | None:
+        """Do what `_grant` does, and call the store if it is time to."""
+        if self.leased is not None:
+            self.leased.refresh()  # while the store fails there may be slots at once
+        if self.shared is None:
+            return self._grant()
+        # The store is called before the waiters run that are granted now.
+        until_call = self.shared.prepare(self.now())
+        wait = self._grant()
+        if wait is not None:
+            wait = min(wait, until_call)
+        return None if wait == math.inf else wait  # the reserver serves again
+
+    def _grant(self) -> float | None:
+        """Grant to all waiters that may start now. Returns the seconds until the next, if known.
+
+        One decision holds for a batch of waiters with a cost of 1. While granted waiters have not
+        resumed, nothing else is granted, so it holds unless a new epoch has begun.
+        """
+        self._starved = False  # the next release ends the watch
+        if self.resuming:
+            return None  # the last of them makes the consumer serve again
+        now = self.bucket.now()
+        if now < self.pause.opens_at:
+            return self.pause.closed_for(now)
+        if self._charges:
+            self._charge_at_head(now)
+        semaphore = self.semaphore
+        granted, cost, wait = 0, 0.0, 0.0
+        self._granted_in = self.epoch
+        most = 1 if self.above is not None or self.queue.takes_turns else _BATCH
+        if self.pause.awaits_trial:
+            most, self._granted_in = 1, -1  # decided again as it resumes, and becomes the trial
+        # Waiters with a cost of 1 that may start without a further decision.
+        sure = 0 if self._charges else semaphore.slots - semaphore.taken
+        if sure > 0:
+            sure = min(sure, self.bucket.startable(now, most))
+        for waiter in self.queue:
+            future = waiter.future
+            if future is None or future.done():
+                continue  # it has left, or is cancelled and about to leave
+            tokens = waiter.cost
+            if granted >= sure or tokens != 1.0:
+                sure = 0  # it holds for costs of 1 only
+                if isinstance(waiter, Charge):
+                    break  # it is charged when the waiters ahead of it have started
+                if semaphore.taken >= semaphore.slots and self._starve():
+                    return None
+                wait = self.decide(now, tokens, ahead=cost)
+                if wait > 0.0:
+                    break
+            cost += tokens
+            semaphore.taken += 1
+            self.resuming += 1
+            future.set_result(None)
+            granted += 1
+            if granted == most:
+                break
+        if granted and wait == math.inf:
+            return None  # an algorithm without batches: it is asked again when these have started
+        if wait > 0.0 and granted > 1:
+            wait = max(wait, _SHORTEST_NAP)
+        return wait or None
+
+    def _starve(self) -> bool:
+        """Watch each release of a slot from now on. Returns False if a slot is free by then."""
+        assert self.loop is not None
+        self._starved = True
+        self.watch()
+        if self.semaphore.taken < self.semaphore.slots:
+            self._starved = False  # a garbage collection released a slot before the watch
+            return False
+        if self._stall is None:
+            self._stall = Stall()
+        self._stall.watch(self.loop, self._lacks_slot_in, self._log_stall)
+        return True
+
+    def _lacks_slot_in(self) -> float | None:
+        """Return the seconds until the head lacks only a slot; None: it does not lack a slot.
+
+        Also None if no permit of this engine holds a slot that could be released.
+        """
+        if not (self._starved and self.queue.count and self.in_flight):
+            return None
+        wait = self._estimate_here(self.now(), self.queue.head, 0.0)
+        # Infinity: the store is called only with a free slot.
+        return 0.0 if wait == math.inf else wait
+
+    def _log_stall(self, seconds: float) -> None:
+        self.observers.log_stall(seconds, self.waiting)
+
+    def startable(self, most: int) -> int:
+        """Return how many waiters would start if they had slots, at most `most`."""
+        if self.rejects_waiters or self.bucket.clock() < self.pause.opens_at:
+            return 0
+        waiting = self.waiting - self.resuming
+        if not waiting:
+            return 0
+        if self.pause.awaits_trial:
+            most = 1
+        if self.shared is not None:
+            return min(waiting, self.shared.startable_soon(most))
+        return min(waiting, max(1, self.bucket.startable(self.now(), most)))
+
+    # ---- outcomes --------------------------------------------------------------------------------
+
+    def pause_for(self, seconds: float, reason: events.Reason) -> None:
+        """Grant nothing for so many seconds from now; a pause is never shortened."""
+        self.adaptation.pause_for(seconds, reason)
         self.reconsider()
 
     def start_trial(self, waiter: Waiter, now: float) -> None:
@@ -491,161 +1092,183 @@ class Engine:
         self.wake()
 
     def pass_on(self, waiter: Waiter | None) -> None:
-        """Let another request go ahead if this one went ahead and failed."""
+        """Let another request go ahead if this one went ahead and failed, here or above."""
         if self.pause.pass_on(waiter):
             self.wake()
+        if self.above is not None and waiter is not None:
+            self.above.pass_on(waiter.above)
 
-    def abandon(self, release: "Callable[[], None]") -> bool:
-        """Release a permit that is garbage. Returns whether there is a concurrency limit.
+    def hold_trial(self, waiter: Waiter | None) -> None:
+        """Have the others wait for the report of this request if it is the trial.
 
-        The collector runs in any thread, at any point of any code, including this. To count one
-        slot less is safe anywhere; the next grant is decided on the loop.
+        A response may release its permit before it is known whether the server throttled.
+        """
+        self.pause.hold_trial(waiter, self.bucket.clock())
+        if self.above is not None:
+            self.above.hold_trial(waiter and waiter.above)
+
+    def report_success(
+        self, waiter: Waiter | None, cost: float, sent_at: float, held: bool, own: bool = True
+    ) -> None:
+        """Record a request that was not throttled, here and above.
+
+        Arguments go by position here and in what it calls, as every request of a session passes.
 
         Args:
-            release: Releases the permit.
+            waiter: The request; None: it started on credit.
+            cost: Its tokens.
+            sent_at: When it was sent.
+            held: Whether its permit is held.
+            own: Whether it is a request of this limiter, not of one below.
         """
-        if not (self.is_bounded or self.semaphore.watched) and self.thread == get_ident():
-            release()
-            return False
-        self._lost.add(release, self.loop)
-        return self.is_bounded
+        if self.pause.awaits_trial and self.pause.is_trial(waiter):
+            self.end_trial()
+        adaptation = self.adaptation
+        if adaptation.feedback is not None:
+            in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
+            if adaptation.succeeded(sent_at, cost, in_flight, own):
+                self.reconsider()
+        above = self.above
+        if above is not None:
+            sent_at += above.bucket.clock() - self.bucket.clock()  # it may have another clock
+            above.report_success(waiter and waiter.above, cost, sent_at, held, own=False)
 
-    def undo(self, waiter: Waiter) -> None:
-        """Undo the start of a request that was not sent."""
-        refund(self.bucket, waiter, self.now(), waiter.cost)
-        self.observers.withdrawn += 1
-        self.pause.pass_on(waiter)
-        self.release(waiter)
-        self.wake()
+    def report_failure(self, waiter: Waiter | None, age: float, *, answered: bool) -> None:
+        """Record a request that failed `age` seconds after its start, here and above.
 
-    def settle(self, waiter: Waiter, cost: float) -> None:
-        """Charge the request `cost` in place of its earlier cost."""
-        now = self.now()
-        if more := positive(cost - waiter.cost):
-            charge_more(self.bucket, waiter, now, more)
-            self.epoch += 1
-        if less := positive(waiter.cost - cost):
-            refund(self.bucket, waiter, now, less)
-            self.wake()
-        waiter.cost = cost
-        if self.shared is not None:
-            self.shared.flush()
+        Args:
+            waiter: The request; None: it started on credit.
+            age: Seconds since it was sent.
+            answered: Whether there was a response, by which the server did not throttle.
+        """
+        if self.pause.is_trial(waiter):
+            if answered:
+                self.end_trial()
+            elif self.pause.pass_on(waiter):
+                self.wake()
+        if self.adaptation.failed(age):
+            self.reconsider()
+        if self.above is not None:
+            self.above.report_failure(waiter and waiter.above, age, answered=answered)
 
-    async def record(self, cost: float) -> None:
-        """Take tokens for a request that was sent already, whether they fit or not."""
-        self.bind()
-        if self.shared is None:
-            self.charge(cost)
-        else:
-            await self.shared.record(cost)
+    def report_throttled(
+        self,
+        sent_at: float,
+        seconds: float | None,
+        rule: PauseRule,
+        *,
+        from_server: bool,
+        everywhere: bool = False,
+    ) -> bool:
+        """Pause after a throttled request. The engines above learn from it.
 
-    def charge(self, cost: float) -> None:
-        """Take tokens out of turn."""
-        self.bucket.charge(self.now(), cost)
-        self.epoch += 1
+        Args:
+            sent_at: When it was sent.
+            seconds: Duration of the pause; None: it doubles with each pause in a row.
+            rule: How long pauses are.
+            from_server: Whether the server sent the duration.
+            everywhere: Whether the engines above pause too.
 
-    # ---- try_acquire, peek -----------------------------------------------------------------------
-
-    async def try_start(self, waiter: Waiter) -> Verdict:
-        """Start the request if it may start now; it never waits in the queue."""
-        return await trying.try_start(self, waiter)
-
-    async def peek(self, waiter: Waiter) -> Verdict:
-        """Return the verdict of `try_start`, and change nothing."""
-        return await trying.peek(self, waiter)
-
-    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
-        """Combine a decision with the present state of the bucket."""
-        now = self.now()
-        return Verdict(allowed, self.bucket.remaining(now), wait, self.bucket.reset_after(now))
-
-    # ---- rejecting -------------------------------------------------------------------------------
-
-    def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
-        """Count a rejected waiter whose timeout has passed, and return the error to raise."""
-        self.reject("timeout")
-        wait = self.estimate(self.now(), waiter)
-        return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.key)
-
-    def reject(self, reason: events.Rejection) -> None:
-        """Count a rejected request."""
-        self.observers.rejected += 1
+        Returns:
+            Whether the engine is now paused for `seconds`.
+        """
+        self.observers.throttled += 1
         if self.observers.listeners:
-            self.observers.emit(events.Rejected(self.key, reason))
-
-    def _too_high(self, cost: float) -> CostTooHigh | None:
-        return too_high(cost, self.capacity, key=self.key)
-
-    # ---- serving ---------------------------------------------------------------------------------
-
-    def has_waiters(self) -> bool:
-        """Return whether the queue has waiters."""
-        return self.queue.count > 0
-
-    def wake(self) -> None:
-        """Wake the consumer to serve the queue after a change."""
-        if self.loop is not None and not self.loop.is_closed():
-            self.consumer.wake(self, self.loop)
-
-    def turn(self) -> None:
-        """Serve the queue once, now."""
-        assert self.loop is not None
-        self.consumer.turn(self, self.loop)
-
-    def consumer_ended(self, *, swept: bool) -> None:
-        """Handle the end of the consumer: the queue is empty."""
-        self.dispatcher.end()
-        if self.shared is not None and not self.queue.count:
-            self.shared.queue_is_empty(swept=swept)
-
-    def fail_all(self, error: Exception) -> None:
-        """Raise the error in all waiters."""
-        for waiter in self.queue:
-            if waiter not in self.rejects:
-                fail(waiter, twin(error, self.key))
-
-    def serve(self) -> float | None:
-        """Grant to all waiters that may start now. Returns the seconds until the next, if known."""
-        if self.leased is not None:
-            self.leased.refresh()  # while the store fails there may be slots at once
-        if self.shared is not None:
-            # The store is called before the waiters run that are granted now.
-            until_call = self.shared.prepare(self.now())
-            wait = self.dispatcher.serve(self)
-            if wait is not None:
-                wait = min(wait, until_call)
-            return None if wait == math.inf else wait  # the reserver serves again
-        return self.dispatcher.serve(self)
-
-    def startable(self, most: int) -> int:
-        """Return how many waiters would start if they had slots, at most `most`."""
-        if self.rejects_waiters or self.bucket.clock() < self.pause.opens_at:
-            return 0
-        waiting = self.waiting - self.dispatcher.resuming
-        if not waiting:
-            return 0
-        if self.pause.awaits_trial:
-            most = 1
-        if self.shared is not None:
-            return min(waiting, self.shared.startable_soon(most))
-        return min(waiting, max(1, self.bucket.startable(self.now(), most)))
+            self.observers.emit(events.Throttled(self.key, seconds if from_server else None))
+        age = self.bucket.clock() - sent_at
+        paused = self.adaptation.pause_after(sent_at, seconds, rule, from_server=from_server)
+        pause = self.pause.left(self.bucket.clock())
+        if self.adaptation.throttled(age, pause, own=True) or paused:
+            self.reconsider()
+        above = self.above
+        while above is not None:
+            at = above.bucket.clock() - age  # it may have another clock
+            changed = everywhere and above.adaptation.pause_after(
+                at, seconds, rule, from_server=from_server
+            )
+            if above.adaptation.throttled(age, pause, own=False) or changed:
+                above.reconsider()
+            above = above.above
+        return paused
 
     # ---- changing the limits ---------------------------------------------------------------------
 
-    def resize(self, concurrency_limit: int | None) -> None:
-        """Change the concurrency limit; requests in flight keep their slots."""
-        self.semaphore.resize(concurrency_limit)
+    def adopt_rate(self, rates: Sequence[Rate]) -> None:
+        """Adopt the rate that the server reported, if the engine's rate is adaptive."""
+        if self.adaptation.adopt_rate(rates):
+            self.reconsider()
+
+    def update_quota(
+        self, quota: ReportedQuota, *, sent_at: float, cost: float, held: bool, evenly: bool
+    ) -> None:
+        """Keep to a quota that the server reported to a request.
+
+        Args:
+            quota: The quota.
+            sent_at: When the request was sent.
+            cost: Its tokens.
+            held: Whether its permit is held.
+            evenly: Whether what remains is spread until the reset.
+        """
+        in_flight = self.in_flight - held  # sent since, or not counted yet
+        self.adaptation.update_quota(
+            quota, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
+        )
         self.reconsider()
 
-    def use(self, algorithm: "Algorithm[Any]") -> None:
-        """Replace the algorithm, also for waiters; spent tokens stay spent."""
-        own = algorithm if self.shared is None else self.shared.use(algorithm)
-        self.bucket.use(own, self.now())
+    def expect_outcomes(self) -> None:
+        """Begin with a small burst, which opens with the reported outcomes."""
+        if self.adaptation.expect_outcomes():
+            self.reconsider()
+
+    def update(
+        self,
+        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None,
+        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None,
+    ) -> None:
+        """Change the limits, as `RateLimiter.update` does.
+
+        Raises:
+            TypeError, ValueError: A limit is wrong; nothing is changed.
+        """
+        if self.adaptation.update(rate_limit, concurrency_limit, self.shared, self.leased):
+            self._limits_have_changed()
+
+    def follow(self, rates: Sequence[RateLike]) -> None:
+        """Keep to the rates that the server has reported.
+
+        Raises:
+            TypeError, ValueError: A rate is wrong; nothing is changed.
+        """
+        if self.adaptation.follow(rates, self.in_flight):
+            self._limits_have_changed()
+
+    def infer(self, sent_at: float, quota: ReportedQuota) -> None:
+        """Keep to the rate that follows from the quotas which the server reports.
+
+        Args:
+            sent_at: When the request was sent.
+            quota: What its response reports of the requests, with their limit.
+        """
+        if self.adaptation.infer(sent_at, quota, self.in_flight):
+            self._limits_have_changed()
+
+    def _limits_have_changed(self) -> None:
+        """Decide again about all waiters, of which some may cost too much by now."""
         self.reconsider()
-        self._patient = not self.rejects.bounds_queue and self.bucket.max_wait == math.inf
+        self._patient = self._max_queue is None and self.bucket.max_wait == math.inf
         for waiter in self.queue:
-            if error := too_high(waiter.cost, algorithm.capacity, key=self.key):
+            if error := self._too_high(waiter.cost):
                 fail(waiter, error)
+
+    async def reset(self) -> None:
+        """Forget the tokens that were spent, as `RateLimiter.reset` does."""
+        self.bind()
+        if self.shared is not None:
+            await self.shared.reset()
+        else:
+            self.adaptation.reset()
+        self.reconsider()
 
     def reconsider(self) -> None:
         """Begin a new epoch, and wake the consumer."""
@@ -653,16 +1276,9 @@ class Engine:
         self.bucket.flush()
         self.wake()
 
-    def lease_slots(self, leased: "SharedSlots") -> None:
-        """Use leased slots only; the engine must be new, and have none."""
-        self.leased = leased
-        self.watch()
+    # ---- observers -------------------------------------------------------------------------------
 
-    def share_rate(self, shared: "SharedTokens") -> None:
-        """Use tokens only that are reserved in a store; the engine must be new."""
-        self.shared = shared
-
-    def listen(self, listener: events.Listener) -> None:
+    def listen(self, listener: Listener) -> None:
         """Add a listener for all events from now on."""
         self.observers.add(listener)
         self.now()  # voids the credit: entries on credit make no event
@@ -670,7 +1286,7 @@ class Engine:
     def report_store(
         self,
         change: events.StoreDown | events.StoreUp,
-        source: "SharedTokens | SharedSlots",
+        source: "SharedBucket | SharedSemaphore",
     ) -> None:
         """Emit `StoreDown` or `StoreUp`.
 
@@ -686,35 +1302,38 @@ class Engine:
     # ---- the loop --------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Bind the engine to the running loop.
+        """Bind the engine and those above to the running loop, or raise and change nothing.
 
         Raises:
             RuntimeError: It belongs to another loop that is open.
         """
         loop = get_running_loop()
-        self.check_loop(loop)
-        if self.loop is not loop:
-            self._move_to(loop)
+        if self.loop is not None or self.above is not None:
+            self.check_loop(loop)
+        engine: Engine | None = self
+        while engine is not None:
+            if engine.loop is not loop:
+                engine._move_to(loop)
+            engine = engine.above
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise RuntimeError if this engine or one above belongs to another loop that is open."""
+        own = self.loop
+        if own is not loop and own is not None and not own.is_closed():
+            raise RuntimeError(
+                f"this limiter belongs to {own!r}, which is still open, and cannot serve {loop!r} "
+                "as well: use one limiter for each loop, or close the first loop"
+            )
+        if self.above is not None:
+            self.above.check_loop(loop)
 
     def check_thread(self) -> None:
         """Raise RuntimeError if the loop is open and this is not its thread."""
         self.thread = check_thread(self.loop, self.thread)
 
-    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise RuntimeError if the engine belongs to another loop that is open."""
-        check_loop(self.loop, loop)
-
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lost.release()  # the old loop may have been closed before that
-        # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
-        self.semaphore.taken -= self.dispatcher.resuming
-        self.dispatcher.forget()
-        if self.leased is not None:
-            self.leased.restart()
-        self.queue.clear()
-        self.rejects.clear()
-        self.pause.pass_on(self.pause.trial)
-        self.consumer.forget()
+        if self.loop is not None:
+            self._leave_loop()
         self.loop = loop
         self.thread = get_ident()
         self.debug = loop.get_debug()
@@ -727,17 +1346,31 @@ class Engine:
             self.now()
             self.pause.shift(clock() - self.bucket.clock())
             self.bucket.restart(clock)
-            if self.feedback is not None:
-                self.feedback.restart()
-                if self.feedback.slots is not None and not self.limits.rate_unknown:
-                    self.semaphore.resize(int(self.feedback.slots.state.limit))
+            self.adaptation.restart()
         if self.shared is not None:
             self.shared.restart()
+
+    def _leave_loop(self) -> None:
+        """Forget the waiters of the old loop, which are dead, and its consumer."""
+        self._release_lost()  # the loop may have been closed before that
+        self.semaphore.taken -= self.resuming
+        self.resuming = 0
+        self._stall = self._climber = None
+        if self.leased is not None:
+            self.leased.restart()
+        self.queue.clear()
+        self._charges = 0
+        self.pause.pass_on(self.pause.trial)
+        self.consumer = self._alarm = self._timer = None
 
     async def close(self, *, drain: bool) -> None:
         """Reject new requests, and without `drain` the waiters; leave no task."""
         loop = get_running_loop()
         self.check_loop(loop)
+        highest = self._climber
+        while not drain and highest is not None:  # wherever above its request waits
+            fail(highest, LimiterClosed(**self.label))
+            highest = highest.above
         self.closed = True
         self.bucket.flush()
         if not drain:
@@ -745,10 +1378,9 @@ class Engine:
             self.epoch += 1
             if self.loop is loop:
                 for waiter in self.queue:
-                    if waiter not in self.rejects:
-                        fail(waiter, LimiterClosed(key=self.key))
+                    fail(waiter, LimiterClosed(**self.label))
         self.wake()
-        while (task := self.consumer.task) is not None and self.loop is loop:
+        while (task := self.consumer) is not None and self.loop is loop:
             # Another task follows if this one is cancelled before its first step.
             await asyncio.wait([task])
         if self.leased is not None and self.loop is loop:
@@ -756,18 +1388,34 @@ class Engine:
         if self.shared is not None and self.loop is loop:
             await self.shared.close()
 
-    def statistics(self) -> "Statistics":
-        """Return the counts so far, and the present state."""
-        return statistics_of(self)
+
+def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> int | None:
+    """Raise if the loop is open and this is not its thread: no other thread could wake waiters.
+
+    Args:
+        loop: The loop of a limiter; None: it has none yet.
+        thread: The last known thread of the loop.
+
+    Returns:
+        The present thread of the loop.
+
+    Raises:
+        RuntimeError: The loop runs in another thread, or may run there.
+    """
+    here = get_ident()
+    if loop is None or thread == here or loop.is_closed():
+        return thread
+    try:
+        running = get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise in_another_thread(loop)
+    return here
 
 
 def fail(waiter: Waiter, error: Exception) -> None:
     """Raise the error in the waiter, if it still waits."""
     future = waiter.future
-    if future is not None and not future.done():
+    if future is not None and not future.done() and not isinstance(waiter, Charge):
         future.set_exception(error)
-
-
-def is_granted(future: "Future[None]") -> bool:
-    """Return whether the waiter on the future was granted."""
-    return future.done() and not future.cancelled() and future.exception() is None

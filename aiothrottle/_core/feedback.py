@@ -2,34 +2,24 @@
 
 The controllers are pure (`aiothrottle.adaptive`); the engine applies the changes. A limiter without
 controllers has no `Feedback`, except after a 429, while it counts the 429s in a row.
+
+Invariant: a success costs one comparison for each controller that has nothing to learn from it.
 """
 
-import random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aiothrottle.adaptive.burst import LearnedBurst
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
-from aiothrottle.adaptive.guard import SelfTuningGuard
+from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.limits import Recipe
     from aiothrottle.algorithms import Algorithm
+    from aiothrottle.algorithms.buckets import BoundedBurst
 
-__all__ = [
-    "LONGEST_PAUSE",
-    "Change",
-    "Feedback",
-    "GuardControl",
-    "PauseRule",
-    "RateControl",
-    "SlotsControl",
-    "lasts",
-]
-
-#: Seconds, the longest pause.
-LONGEST_PAUSE = 120.0
+#: Seconds, the longest pause: only a hostile server, or a broken one, asks for more.
+LONGEST_PAUSE = 3600.0
 # Seconds. Enough jitter for many clients, and no long wait for each.
 _LONGEST_JITTER = 1.0
 # Seconds. A shorter duration is the wait of one request, while all that wait are throttled.
@@ -86,35 +76,51 @@ class SlotsControl:
 
 
 class GuardControl:
-    """A `SelfTuningGuard` and a `LearnedBurst`, and the function that makes their algorithm.
+    """A `SelfTuningGuard` and a `LearnedBurst`, and the recipe of the algorithm that they change.
 
     Invariant: while the burst is one token, the guard covers the spread of the round trips in each
     interval between two requests; otherwise once in each period.
     """
 
-    __slots__ = ("burst", "held", "intervals", "make", "measured", "of_children")
+    __slots__ = ("_intervals", "_recipe", "burst", "held", "logged", "measured", "of_children")
 
     def __init__(
         self,
         measured: SelfTuningGuard,
         burst: LearnedBurst,
-        make: "Callable[[float, float | None], Algorithm[Any]]",
+        recipe: "Recipe",
         *,
         intervals: float,
         of_children: bool,
     ) -> None:
         self.measured: SelfTuningGuard = measured
         self.burst: LearnedBurst = burst
-        #: Makes the algorithm with a guard and a bound of the burst, None: not bounded.
-        self.make: Callable[[float, float | None], Algorithm[Any]] = make
-        #: Tokens in a period, evenly spaced.
-        self.intervals: float = intervals
+        self._recipe = recipe
+        # Tokens in a period, evenly spaced.
+        self._intervals = intervals
         self._space()
         #: The guard of the algorithm in use.
         self.held: float = measured.seconds
         #: Whether requests of the limiters below count. They may be for several servers, whose
         #: round trips differ by more than the jitter of a network.
         self.of_children: bool = of_children
+        #: Whether the last line of the log about it says that it slows the limiter down.
+        self.logged: bool = False
+
+    @property
+    def slows(self) -> bool:
+        """Whether the burst is smaller, or the guard longer, since the server throttled."""
+        return self.burst.was_throttled and self.burst.may_grow
+
+    @property
+    def algorithm(self) -> "Algorithm[Any]":
+        """The algorithm with the present guard."""
+        return self._recipe.algorithm(self.held)
+
+    @property
+    def bound(self) -> "BoundedBurst | None":
+        """The bound of the present burst, with the present guard; None: that of the limit."""
+        return self._recipe.bound(self.held, self.burst.size) if self.burst.is_bounded else None
 
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""
@@ -124,14 +130,12 @@ class GuardControl:
             self.measured.begin_long()
             self.held = self.measured.seconds
 
-    def build(self) -> "Algorithm[Any]":
-        """Make the algorithm with the present guard and burst."""
-        return self.make(self.held, self.burst.size if self.burst.is_bounded else None)
-
-    def succeeded(self, now: float, sent_at: float) -> tuple[Change, ...]:
-        """Record a request that was not throttled, while the whole burst was in use."""
+    def succeeded(self, now: float, sent_at: float, *, in_use: bool) -> tuple[Change, ...]:
+        """Record a request that was not throttled; `in_use`: while the whole burst was in use."""
         before = self.burst.size
-        return self._changes(before) if self.burst.succeeded(now, sent_at) else ()
+        if not self.burst.succeeded(now, sent_at, in_use=in_use):
+            return ()
+        return self._changes(before)
 
     def throttled(
         self, now: float, sent_at: float, used: float, pause: float
@@ -151,7 +155,7 @@ class GuardControl:
         return self.follow() + (() if size == before else (Change("burst", size, before),))
 
     def _space(self) -> None:
-        self.measured.space(self.intervals if self.burst.is_even else 1.0, self.burst.steps)
+        self.measured.space(self._intervals if self.burst.is_even else 1.0, self.burst.steps)
 
 
 class Feedback:
@@ -207,10 +211,10 @@ class Feedback:
         now: float,
         sent_at: float,
         cost: float,
-        *,
         in_flight: int,
         paused_at: float,
         own: bool,
+        bucket: "LocalBucket",
     ) -> tuple[Change, ...]:
         """Record a request that the server answered without a 429.
 
@@ -221,6 +225,7 @@ class Feedback:
             in_flight: Requests in flight, including this one.
             paused_at: When the last pause began.
             own: Whether the request is of this limiter, not of a limiter below.
+            bucket: Knows whether the whole burst is in use.
 
         Returns:
             The changes to apply.
@@ -237,14 +242,15 @@ class Feedback:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
             changes += self._slots_change(before)
-        # Inlined: nearly every request of a session passes here, and calls cost time.
         guard = self.guard
-        if (
-            guard is not None
-            and (own or guard.of_children)
-            and guard.measured.observe(now - sent_at)
-        ):
-            changes += guard.follow()
+        if guard is not None and (own or guard.of_children):
+            if guard.measured.observe(now - sent_at):
+                changes += guard.follow()
+            burst = guard.burst
+            # With credit the burst is not in use.
+            if now >= burst.due_at or (not bucket.credit and burst.may_grow):
+                in_use = bucket.is_burst_used_up()
+                changes += guard.succeeded(now, sent_at, in_use=in_use)
         return changes
 
     def throttled(
@@ -307,7 +313,9 @@ class Feedback:
         if seconds is None or not lasts(seconds):
             doublings = min(self.streak - 1, 16)
             seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
-        jitter = random.random() * min(_LONGEST_JITTER, rule.jitter * seconds)
+        from random import random
+
+        jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)
         return min(seconds + jitter, rule.longest)
 
     def _rate_change(self, before: float) -> tuple[Change, ...]:

@@ -1,48 +1,59 @@
-"""The limits that the user asked for, and their changes while requests wait.
+"""The limits that the user asked for and the server reported, and the algorithm that they make.
 
-Invariant: a change is checked as a whole before any part of it is applied.
+Invariant: a wrong argument, or two that contradict each other, raise before anything is changed.
 """
 
-import logging
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from aiothrottle import events
-from aiothrottle._core.feedback import Feedback
-from aiothrottle._core.plan import (
-    AUTO,
-    AlgorithmChoice,
-    ConcurrencyLimit,
-    Plan,
-    RateLimit,
-    check_algorithm,
-    check_shareable,
-    make_plan,
-    names_of,
-    number_of,
-    slots_of,
-)
-from aiothrottle.adaptive.pace import Pace
+from aiothrottle._checks import check_number, check_whole, number, shown
+from aiothrottle._core.feedback import Feedback, GuardControl, RateControl, SlotsControl
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
+from aiothrottle.adaptive.guard import LearnedBurst
+from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
-from aiothrottle.algorithms import Unlimited
-from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.reported_quota import ReportedQuota
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    LeakyBucket,
+    PerResource,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    SupportsRate,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.algorithms.buckets import BoundedBurst
+from aiothrottle.algorithms.protocol import check_algorithm as check_members
+from aiothrottle.algorithms.protocol import max_wait
+from aiothrottle.amounts import REQUESTS
+from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
-if TYPE_CHECKING:
-    from aiothrottle._core.bucket import LocalBucket
-    from aiothrottle._core.observers import Observers
-    from aiothrottle._core.semaphore import Semaphore
-    from aiothrottle._core.shared import SharedSlots, SharedTokens
-    from aiothrottle.algorithms import Algorithm
+AlgorithmLike: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
+Guard: TypeAlias = float | Literal["auto"]
+Burst: TypeAlias = float | Mapping[str, float]
+# One rate, or several that all hold.
+_Rates: TypeAlias = RateLike | Sequence[RateLike]
+RateLimit: TypeAlias = _Rates | Mapping[str, _Rates] | AdaptiveRate
+ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
-__all__ = ["SERVER", "UNCHANGED", "Limits", "Unchanged"]
-
-_logger = logging.getLogger("aiothrottle")
-
-# Answers without a report after which the server is taken for one that reports nothing.
-_PATIENCE = 20
+#: The guard that is measured, and the rate limit that follows the rates that the server reports.
+AUTO: Final = "auto"
+SERVER: Final = "server"
+# The guard of a rate that processes share: a part of the period, and so many seconds at the most.
+# Not measured: the period is part of the record in the store, and has to be the same for all. It
+# makes up for tokens that are used late: by the delays of answers, the 20 ms for which a
+# reservation is good, and processes that stand still.
+_SHARED_PART, _SHARED_MOST = 0.045, 0.05
+# Algorithms that keep their state when their period is stretched. The periods of a `FixedWindow`
+# are the calendar's, and an algorithm of the user may not take over a state.
+_STRETCHED = (SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket)
+# The name of the rates of a limiter without resources.
+_UNNAMED = ""
 
 
 class Unchanged(Enum):
@@ -53,74 +64,83 @@ class Unchanged(Enum):
 
 UNCHANGED: Final = Unchanged.UNCHANGED
 
-#: The rate limit that follows the rates that the server reports.
-SERVER: Final = "server"
 
+class Plan(NamedTuple):
+    """An algorithm, and the controllers that change it."""
 
-class SlotsHost(Protocol):
-    """The engine, as far as its slots can be changed."""
-
-    feedback: Feedback | None
-    key: Hashable
-    leased: "SharedSlots | None"
-    observers: "Observers"
-    semaphore: "Semaphore"
-
-    def reconsider(self) -> None: ...
-    def resize(self, concurrency_limit: int | None) -> None: ...
-
-
-class Host(SlotsHost, Protocol):
-    """The engine, as far as its limits can be changed."""
-
-    bucket: "LocalBucket"
-    shared: "SharedTokens | None"
-
-    @property
-    def shares_rate(self) -> bool: ...
-    @property
-    def in_flight(self) -> int: ...
-    def now(self) -> float: ...
-    def use(self, algorithm: "Algorithm[Any]") -> None: ...
+    algorithm: Algorithm[Any]
+    rate: RateControl | None = None
+    guard: GuardControl | None = None
+    #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
+    fixed_guard: float | None = None
 
 
 class Limits:
     """What the user asked for, and what the server has reported."""
 
     __slots__ = (
-        "_answers",
-        "_choice",
-        "_concurrency_limit",
-        "_resources",
-        "_window",
+        "_name",
+        "algorithm",
+        "answers",
         "are_updated",
         "begin_small",
+        "burst",
+        "concurrency_limit",
+        "fixed_guard",
+        "guard",
+        "rate_limit",
         "rate_unknown",
+        "resources",
         "server_rates",
+        "spent_until",
+        "window",
     )
 
     def __init__(
         self,
-        choice: AlgorithmChoice = (None, None, None),
+        rate_limit: RateLimit | Literal["server"] | None = None,
         concurrency_limit: ConcurrencyLimit | None = None,
-        resources: Sequence[str] = (),
+        *,
+        burst: Burst | None = None,
+        algorithm: AlgorithmLike | None = None,
+        guard: Guard | None = None,
+        name: str | None = None,
     ) -> None:
-        self._resources: frozenset[str] = frozenset(resources)
-        # Kept for `update`, which changes the rate alone.
-        self._choice: AlgorithmChoice = choice
-        self._concurrency_limit: ConcurrencyLimit | None = concurrency_limit
+        self.rate_limit: RateLimit | Literal["server"] | None = rate_limit
+        self.concurrency_limit: ConcurrencyLimit | None = concurrency_limit
+        # Kept for changes of the rate alone.
+        self.burst: Burst | None = burst
+        self.algorithm: AlgorithmLike | None = algorithm
+        self.guard: Guard | None = guard
+        self._name = name
+        #: The resources that a cost may name; none if its costs are numbers.
+        self.resources: tuple[str, ...] = _names_of(rate_limit, algorithm)
         #: The rates that the server reported, () before it has; None: not followed.
         self.server_rates: tuple[Rate, ...] | None = None
         #: Whether the server is followed and has reported no rate yet: one request at a time.
         self.rate_unknown: bool = False
+        #: What is known of the windows of a server that reports quotas, but no rate.
+        self.window: ServerWindow | None = None
+        #: Answers without a report.
+        self.answers: int = 0
+        #: The latest end of a spent quota that was logged.
+        self.spent_until: float = -math.inf
         #: Whether they were changed.
         self.are_updated: bool = False
-        # What is known of the windows of a server that reports quotas, but no rate.
-        self._window: ServerWindow | None = None
-        # Answers without a report.
-        self._answers: int = 0
+        #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
+        self.fixed_guard: float | None = None
         #: Whether a learned burst begins with one token, as every outcome is reported.
         self.begin_small: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the limiter: the one that the user gave, or else its limits."""
+        return self._name or _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
+
+    @property
+    def burst_of_requests(self) -> float | None:
+        """The burst that the user gave; of resources, that of requests. None: none was given."""
+        return self.burst.get(REQUESTS) if isinstance(self.burst, Mapping) else self.burst
 
     @property
     def are_changed_by_user(self) -> bool:
@@ -130,169 +150,385 @@ class Limits:
     @property
     def slots(self) -> int | None:
         """The number of slots to begin with; None: no limit."""
-        return 1 if self.rate_unknown else number_of(self._concurrency_limit)
+        if self.rate_unknown:
+            return 1
+        limit = self.concurrency_limit
+        if isinstance(limit, AdaptiveConcurrency):
+            return limit.initial
+        return 0 if isinstance(limit, SharedConcurrency) else limit  # only slots that are leased
 
-    def expect_server(self) -> None:
-        """Follow the rates that the server is going to report.
+    def plan(self, *, shared: bool) -> Plan:
+        """Make the algorithm of the limits, and its controllers.
 
-        Raises:
-            TypeError, ValueError: The choice makes no algorithm for the rates of a server.
+        Args:
+            shared: Whether the rate is shared through a store.
         """
-        burst, algorithm, guard = self._choice
-        check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
+        if self.rate_limit != SERVER:
+            return self.plan_for(self.rate_limit, shared=shared)
+        if shared:
+            raise ValueError(
+                "rate_limit='server' holds for one process: with a store, give a fixed rate"
+            )
+        guard = 0.0 if self.guard is None or self.guard == AUTO else self.guard
+        _check_choice(self.burst, self.algorithm, guard)
         # Any rate of the server must make a valid algorithm: reject wrong arguments now.
-        make_plan(Rate(1), (None if burst is None else 1.0, algorithm, guard))
+        burst = None if self.burst is None else 1.0
+        Recipe(Rate(1), burst, self.algorithm).algorithm(guard)
         self.server_rates, self.rate_unknown = (), True
+        return Plan(Unlimited())
 
-    def expect_outcomes(self, engine: Host) -> None:
-        """Begin with a small burst, which opens with the reported outcomes."""
-        guard = engine.feedback and engine.feedback.guard
-        if guard and not self.begin_small:
-            guard.begin_small()
-            engine.use(guard.build())
-        self.begin_small = True
-
-    def update(
+    def plan_for(
         self,
-        engine: Host,
-        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None,
-        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None,
-    ) -> None:
-        """Change the limits, as `RateLimiter.update` does.
+        rate_limit: RateLimit | None,
+        *,
+        shared: bool = False,
+        before: Feedback | None = None,
+        of_server: bool = False,
+    ) -> Plan:
+        """Make the plan of another rate limit. Changes nothing.
 
-        Raises:
-            TypeError, ValueError: A limit is wrong; nothing is changed.
+        Where the user gave no guard it is measured, or, with a store, a part of the period; unless
+        the algorithm cannot be stretched.
+
+        Args:
+            rate_limit: The rate limit.
+            shared: Whether the rate is shared through a store.
+            before: The feedback of the plan that this one replaces: its measured guard and learned
+                burst are kept.
+            of_server: Whether the server has reported it: a small one is no error of the user.
         """
-        plan: Plan | None = None
-        if rate_limit is not None and rate_limit is not UNCHANGED:
-            self._check_resources(names_of(rate_limit))
-        if rate_limit is None and isinstance(self._choice[1], type | None):
-            plan = Plan(Unlimited())
-        elif rate_limit is not UNCHANGED:
-            plan = make_plan(
-                rate_limit,
-                self._choice,
-                shared=engine.shares_rate,
-                before=engine.feedback,
-                begin_small=self.begin_small,
-            )
-        if plan is not None and engine.shares_rate:
+        burst, guard = self.burst, self.guard
+        if isinstance(rate_limit, AdaptiveRate):
+            if guard or burst is not None or self.algorithm is not None:
+                raise ValueError(
+                    "an AdaptiveRate has an algorithm of its own: no burst, algorithm or guard"
+                )
+            pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
+            plan = Plan(pace, rate=RateControl(rate_limit))
+        else:
+            plan = self._fixed(rate_limit, shared, before, of_server)
+        if shared:
             check_shareable(plan)
-        if engine.leased is not None and plan is not None and not engine.shares_rate:
-            raise ValueError(
-                "this limiter shares only its slots: to share a rate too, make a new limiter"
-            )
-        shares = isinstance(concurrency_limit, SharedConcurrency)
-        if concurrency_limit is not UNCHANGED and shares != (engine.leased is not None):
-            raise ValueError(
-                "update() cannot change between a SharedConcurrency and a limit of this process: "
-                "make a new limiter"
-            )
-        feedback = engine.feedback or Feedback()
-        if concurrency_limit is not UNCHANGED:
-            feedback.slots = slots_of(concurrency_limit)
-            self._concurrency_limit = concurrency_limit
-            if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
-                engine.leased.shared = concurrency_limit
-                engine.leased.refresh()
-        if plan is not None:
-            engine.use(plan.algorithm)
-            self.are_updated = True
-            self.server_rates, self.rate_unknown = None, False
-            feedback.rate, feedback.guard = plan.rate, plan.guard
-        engine.feedback = feedback if feedback.is_needed else None
-        self._resize(engine)
+        return plan
 
-    def _check_resources(self, names: Sequence[str]) -> None:
+    def _fixed(
+        self,
+        rate_limit: _Rates | Mapping[str, _Rates] | None,
+        shared: bool,
+        before: Feedback | None,
+        of_server: bool,
+    ) -> Plan:
+        """Make the plan of rates that stay."""
+        guard, burst = self.guard, self.burst
+        if of_server and isinstance(burst, int | float):
+            burst = min(burst, _fastest(_rates(rate_limit)).in_whole_tokens.limit)
+        recipe = Recipe(rate_limit, burst, self.algorithm)
+        if guard is None:
+            if rate_limit is None or not _may_stretch(self.algorithm):
+                guard = 0.0
+            elif shared:
+                guard = min(_SHARED_MOST, _SHARED_PART * recipe.period)
+            else:
+                guard = AUTO
+        if guard != AUTO:
+            _check_choice(None, None, guard)
+            return Plan(recipe.algorithm(guard), fixed_guard=None if rate_limit is None else guard)
+        if rate_limit is None:
+            raise ValueError("guard says how a rate_limit is used: give one")
+        known = None if before is None else before.guard
+        unguarded = recipe.algorithm(0.0)
+        control = recipe.control(known, unguarded.capacity.real, of_children=self.guard == AUTO)
+        if self.begin_small and not known:
+            control.begin_small()
+        return Plan(control.algorithm if control.held else unguarded, guard=control)
+
+    def check_resources(self, rate_limit: object) -> None:
         """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
-        if self._resources != frozenset(names):
-            has = ", ".join(sorted(self._resources)) or "no resources"
+        names = _names_of(rate_limit)
+        if set(self.resources) != set(names):
+            has = ", ".join(sorted(self.resources)) or "no resources"
             raise ValueError(
                 f"this limiter has {has}, and the new rate_limit {', '.join(names) or 'none'}: "
                 "give a rate for each of the same resources, or make a new limiter"
             )
 
-    def follow(self, engine: Host, rates: Sequence[RateLike]) -> None:
-        """Keep to the rates that the server has reported.
 
-        Raises:
-            TypeError, ValueError: A rate is wrong; nothing is changed.
-        """
-        reported = tuple(as_rate(rate) for rate in rates)
-        if reported and reported != self.server_rates:
-            burst, algorithm, guard = self._choice
-            if burst is not None:  # a small limit of the server must not raise an error
-                fastest = max(reported, key=lambda rate: rate.limit / rate.period)
-                assert not isinstance(burst, Mapping)  # the server reports no resources
-                burst = min(burst, fastest.in_whole_tokens.limit)
-            plan = make_plan(
-                list(reported),
-                (burst, algorithm, guard),
-                before=engine.feedback,
-                begin_small=self.begin_small,
-            )
-            engine.use(plan.algorithm)
-            if not self.server_rates:  # what was sent before counts, here but not above
-                engine.bucket.take_sent(engine.now(), engine.in_flight)
-            feedback = engine.feedback or Feedback()
-            feedback.guard = plan.guard
-            engine.feedback = feedback if feedback.is_needed else None
-            self.server_rates = reported
-            if engine.observers.listeners:
-                engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
-        self.rate_unknown = False
-        self._resize(engine)
+class Recipe:
+    """Makes the algorithm of rates, burst and algorithm, for each guard."""
 
-    def infer(self, engine: Host, sent_at: float, quota: ReportedQuota) -> None:
-        """Keep to the rate that follows from the quotas which the server reports.
+    __slots__ = ("_algorithm", "_bursts", "_rates")
+
+    def __init__(
+        self,
+        rate_limit: _Rates | Mapping[str, _Rates] | None,
+        burst: Burst | None,
+        algorithm: AlgorithmLike | None,
+    ) -> None:
+        # The rates of each resource; None: no rate limit.
+        self._rates = None if rate_limit is None else _by_name(rate_limit)
+        _check_choice(burst, algorithm, 0.0, _names_of(rate_limit))
+        self._bursts: Mapping[str, float] = {}
+        if burst is not None:
+            self._bursts = burst if isinstance(burst, Mapping) else {_UNNAMED: burst}
+        self._algorithm = algorithm
+
+    @property
+    def period(self) -> float:
+        """The shortest of the periods, in seconds; there is a rate limit."""
+        assert self._rates is not None
+        return min(rate.period for rates in self._rates.values() for rate in rates)
+
+    def algorithm(self, guard: float) -> Algorithm[Any]:
+        """Make the algorithm with the guard, in seconds."""
+        if self._rates is None:
+            if guard or self._bursts:
+                raise ValueError("guard and burst say how a rate_limit is used: give one")
+            if self._algorithm is None:
+                return Unlimited()
+            if isinstance(self._algorithm, type):
+                raise ValueError(
+                    f"{self._algorithm.__name__} needs a rate_limit; or give an instance"
+                )
+            self._algorithm.start()  # raises if it lacks a rate
+            return self._algorithm
+        if _UNNAMED not in self._rates:
+            return PerResource(*self._named(self._rates, guard))
+        algorithms = self._of(_UNNAMED, self._rates[_UNNAMED], guard)
+        return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
+
+    def bound(self, guard: float, burst: float) -> BoundedBurst | None:
+        """Make the bound of a learned burst; None: there is no limit of requests."""
+        rates = self._requests()
+        return BoundedBurst(_fastest(_stretched(rates, guard)), burst) if rates else None
+
+    def control(
+        self, known: GuardControl | None, most: float, *, of_children: bool
+    ) -> GuardControl:
+        """Make the controller of guard and burst, which continues with what is known.
 
         Args:
-            engine: The engine with these limits.
-            sent_at: When the request was sent.
-            quota: What its response reports of the requests, with their limit.
+            known: The controller until now.
+            most: The most requests that are ever taken at once.
+            of_children: Whether requests of the limiters below count.
         """
-        self._window = self._window or ServerWindow()
-        rate, probe_at = self._window.observe(engine.bucket.clock(), sent_at, quota)
-        if probe_at is not None:
-            engine.bucket.expect_reset(probe_at)
-            engine.reconsider()
-        self.follow(engine, () if rate is None else (rate,))
-
-    def answered(self, engine: SlotsHost) -> None:
-        """Count an answer without a report; after many continue without the server's rate."""
-        self._answers += 1
-        if self._answers != _PATIENCE:
-            return
-        _logger.warning(
-            "%.200r: the server reports no limit in %d answers, so only the concurrency limit "
-            "holds (%s); give a rate_limit that you know, or an AdaptiveRate",
-            "rate_limit='server'" if engine.key is None else engine.key,
-            _PATIENCE,
-            self._concurrency_limit or "none is given: one request at a time",
-        )
-        if self._concurrency_limit is not None:
-            self.rate_unknown = False
-            self._resize(engine)
-            engine.reconsider()
-        if engine.observers.listeners:
-            engine.observers.emit(events.QuotaMissing(engine.key, _PATIENCE))
-
-    async def reset(self, engine: Host) -> None:
-        """Forget the tokens that were spent, as `RateLimiter.reset` does."""
-        if engine.shared is not None:
-            await engine.shared.reset()
+        interval, period = math.inf, self.period
+        if rates := self._requests():  # else no burst is learned, as for a slow rate
+            fastest = _fastest(rates)
+            interval = fastest.period / fastest.limit
+        if known is not None:
+            measured = known.measured.with_period(period)
+            learned = known.burst.with_limit(most, interval)
         else:
-            now = engine.now()  # flushes, and charges a request that has just started
-            engine.bucket.reset()
-            pace, state = engine.bucket.own
-            if isinstance(pace, Pace) and engine.feedback and engine.feedback.rate:
-                pace.follow(state, now, engine.feedback.rate.state.rate)
-        engine.reconsider()
+            measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
+        intervals = max(1.0, period / interval)
+        return GuardControl(measured, learned, self, intervals=intervals, of_children=of_children)
 
-    def _resize(self, engine: SlotsHost) -> None:
-        """Apply the concurrency limit, unless the server's rate is awaited."""
-        slots = engine.feedback and engine.feedback.slots
-        number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (engine.leased or self.rate_unknown) and engine.semaphore.limit != number:
-            engine.resize(number)
-            self.are_updated = True
+    def _requests(self) -> Sequence[Rate]:
+        rates = self._rates or {}
+        return rates.get(_UNNAMED, rates.get(REQUESTS, []))
+
+    def _named(
+        self, rates: Mapping[str, Sequence[Rate]], guard: float
+    ) -> Iterator[tuple[str, Algorithm[Any]]]:
+        for name, each in rates.items():
+            try:
+                algorithms = self._of(name, each, guard)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"the resource {name!r}: {error}") from error
+            for algorithm in algorithms:
+                yield name, algorithm
+
+    def _of(self, name: str, given: Sequence[Rate], guard: float) -> list[Algorithm[Any]]:
+        """Make an algorithm of each rate, and behind them that of the burst."""
+        if guard > (shortest := min(rate.period for rate in given)):
+            raise ValueError(
+                f"guard must be at most the period of the rate, {number(shortest)} s, got {guard!r}"
+            )
+        rates = _stretched(given, guard)
+        algorithms = [_apply(self._algorithm, rate) for rate in rates]
+        burst = self._bursts.get(name)
+        if burst is not None:
+            fastest = _fastest(rates)
+            if burst > fastest.in_whole_tokens.limit:
+                raise ValueError(
+                    f"burst={burst!r} is more than the limit of {fastest} ever admits at once; a "
+                    f"bucket that is larger than the rate is algorithm=TokenBucket(burst={burst!r})"
+                )
+            if isinstance(self._algorithm, TokenBucket) and not math.isnan(self._algorithm.burst):
+                raise ValueError(
+                    f"two bursts: burst={burst!r} and that of {self._algorithm!r}; give one of them"
+                )
+            if self._algorithm is TokenBucket and len(algorithms) == 1:
+                algorithms.clear()  # the bucket of the burst is tighter
+            algorithms.append(TokenBucket(fastest, burst=burst))
+        return algorithms
+
+
+def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
+    """Check a concurrency limit, and make the controller of the number of slots, if it has one."""
+    if isinstance(concurrency_limit, AdaptiveConcurrency):
+        return SlotsControl(concurrency_limit)
+    if not isinstance(concurrency_limit, SharedConcurrency):
+        check_whole("concurrency_limit", concurrency_limit, "slots", none="None for no limit")
+    return None
+
+
+def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> TypeError:
+    """Make the error of a limiter with positional arguments after the rate limit.
+
+    Other libraries take the period there: 10 and 60 must not become 10 per second and 60 slots.
+    """
+    write = f"concurrency_limit={others[0]!r}"
+    if isinstance(others[0], (Rate, str)):
+        write = f"{kind}({[rate_limit, *others]!r})"
+    elif all(type(each) in {int, float} for each in (rate_limit, others[0])):
+        write = f"{kind}('{rate_limit}/{others[0]}s') or {write}"
+    return TypeError(
+        f"{kind}() takes only the rate limit by position, "
+        f"got {', '.join(map(repr, others))} as well: write {write}"
+    )
+
+
+# ---- rates ---------------------------------------------------------------------------------------
+
+
+def _names_of(rate_limit: object, algorithm: AlgorithmLike | None = None) -> tuple[str, ...]:
+    """Return the names of the resources of a limiter; none if its costs are numbers."""
+    if isinstance(rate_limit, Mapping):
+        return tuple(cast("Mapping[str, object]", rate_limit))
+    return tuple(dict.fromkeys(algorithm.names)) if isinstance(algorithm, PerResource) else ()
+
+
+def _by_name(rate_limit: _Rates | Mapping[str, _Rates]) -> dict[str, list[Rate]]:
+    """Return the rates of each resource."""
+    if not isinstance(rate_limit, Mapping):
+        return {_UNNAMED: _rates(rate_limit)}
+    if not rate_limit:
+        raise ValueError(
+            "rate_limit is an empty mapping; write a rate for each resource, such as "
+            "{'requests': '500/min', 'tokens': '200000/min'}, or None for no limit"
+        )
+    found: dict[str, list[Rate]] = {}
+    for name, rates in rate_limit.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
+        if isinstance(rates, tuple):
+            raise no_tuple(cast("tuple[object, ...]", rates))
+        try:
+            found[name] = _rates(rates)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the resource {name!r}: {error}") from error
+    return found
+
+
+def _rates(rate_limit: _Rates | Mapping[str, _Rates] | None) -> list[Rate]:
+    if isinstance(rate_limit, list):
+        if not rate_limit:
+            raise ValueError("rate_limit is an empty list; write a rate, or None for no limit")
+        return [as_rate(rate) for rate in cast("Sequence[RateLike]", rate_limit)]
+    if isinstance(rate_limit, tuple):
+        raise no_tuple(rate_limit)
+    return as_rates(cast("RateLike", rate_limit))
+
+
+def _stretched(rates: Sequence[Rate], guard: float) -> list[Rate]:
+    return [Rate(rate.limit, rate.period + guard) for rate in rates]
+
+
+def _fastest(rates: Sequence[Rate]) -> Rate:
+    return max(rates, key=lambda rate: rate.limit / rate.period)
+
+
+def _text_of(
+    rate_limit: RateLimit | Literal["server"] | None,
+    algorithm: AlgorithmLike | None,
+    concurrency_limit: ConcurrencyLimit | None,
+) -> str:
+    """Return limits as the user wrote them."""
+    if isinstance(rate_limit, Mapping):
+        return ", ".join(f"{name} {_text(rates)}" for name, rates in rate_limit.items())
+    if rate_limit is not None:
+        return "rate_limit='server'" if rate_limit == SERVER else _text(rate_limit)
+    if algorithm is not None:
+        return repr(algorithm)
+    return "no limit" if concurrency_limit is None else f"concurrency_limit={concurrency_limit!r}"
+
+
+def _text(rate_limit: _Rates | AdaptiveRate) -> str:
+    if isinstance(rate_limit, str):
+        return rate_limit.strip()
+    if isinstance(rate_limit, Sequence):
+        return " and ".join(_text(rate) for rate in rate_limit)
+    return repr(rate_limit) if isinstance(rate_limit, AdaptiveRate) else str(as_rate(rate_limit))
+
+
+# ---- algorithms ----------------------------------------------------------------------------------
+
+
+def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
+    """Return the algorithm with its rate."""
+    if algorithm is None:
+        return SlidingWindowLog(rate)
+    if not isinstance(algorithm, type):
+        if isinstance(algorithm, SupportsRate) and algorithm.rate is None:
+            return algorithm.with_rate(rate)
+        raise ValueError(f"two rates: rate_limit={rate} and that of {algorithm!r}; give one")
+    try:
+        return algorithm(rate)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise TypeError(
+            f"{algorithm.__name__} needs more than a rate: give an instance, and no rate_limit"
+        ) from error
+
+
+def _may_stretch(algorithm: AlgorithmLike | None) -> bool:
+    """Return whether the period of the algorithm may be stretched by default."""
+    if isinstance(algorithm, type):
+        return issubclass(algorithm, _STRETCHED)
+    return algorithm is None or isinstance(algorithm, _STRETCHED)
+
+
+def check_shareable(plan: Plan) -> None:
+    """Reject an algorithm that a store cannot share."""
+    if isinstance(plan.algorithm, Unlimited):
+        raise ValueError(
+            "a store shares limits between processes: give a rate_limit, or a SharedConcurrency"
+        )
+    if plan.rate or plan.guard:
+        raise ValueError(
+            "an adaptive rate or guard is measured in one process: "
+            "a store needs a fixed rate and guard"
+        )
+    if max_wait(plan.algorithm) < math.inf and not isinstance(plan.algorithm, WaitUntil):
+        raise ValueError(
+            f"{plan.algorithm!r} rejects requests by the wait: of such algorithms a store shares "
+            "a WaitUntil only, alone"
+        )
+
+
+def _check_choice(
+    burst: Burst | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+    resources: Sequence[str] = (),
+) -> None:
+    """Raise if a burst, an algorithm or a guard is invalid for any rate of these resources."""
+    if not isinstance(guard, int | float):
+        raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
+    check_number("guard", guard, "seconds")
+    if burst is not None and resources:
+        if not isinstance(burst, Mapping):
+            raise TypeError(
+                f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
+                f"got {shown(burst)}"
+            )
+        for name, tokens in burst.items():
+            if name not in resources:
+                raise ValueError(
+                    f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
+                )
+            check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
+    else:
+        check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
+    if algorithm is not None:
+        check_members(algorithm)

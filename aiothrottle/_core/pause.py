@@ -12,7 +12,7 @@ request is the trial.
 import math
 from typing import TYPE_CHECKING
 
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import until
 
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter

@@ -1,7 +1,8 @@
 """The stall: a queue whose head lacks only a slot, while garbage may hold the slots.
 
 A response or a stream that is left half-read is often part of a reference cycle. Python collects
-such garbage after enough allocations, and a program that only waits for a slot makes none.
+such garbage after enough allocations, and a program that only waits for a slot makes none. If that
+frees no slot, the program keeps the slots itself: after half a minute one warning says so.
 """
 
 import gc
@@ -19,6 +20,8 @@ __all__ = ["Collector", "Stall"]
 # Seconds without a released slot before a collection. If still no slot is released, other objects
 # may have become garbage: then the next collection follows after a wait longer by this factor.
 _SECONDS, _GROWTH = 0.5, 4.0
+# Seconds without a released slot before the warning.
+_LONG = 30.0
 # Seconds between two collections in this process.
 _BREAK = 1.0
 # A collection stops the loop, for long in a big program. So collections have a budget of seconds,
@@ -61,15 +64,22 @@ _collector = Collector()
 class Stall:
     """The timer of a queue whose head has no slot."""
 
-    __slots__ = ("_flows", "_seconds", "_timer")
+    __slots__ = ("_seconds", "_since", "_timer", "_warned", "flows")
 
     def __init__(self) -> None:
-        self._flows = False
+        #: Whether a slot was released since the last look: the queue moves.
+        self.flows: bool = False
+        # Since when no slot was released.
+        self._since = 0.0
+        self._warned = False
         self._seconds = _SECONDS
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(
-        self, loop: "asyncio.AbstractEventLoop", lacks_slot_in: "Callable[[], float | None]"
+        self,
+        loop: "asyncio.AbstractEventLoop",
+        lacks_slot_in: "Callable[[], float | None]",
+        warn: "Callable[[float], None]",
     ) -> None:
         """Watch the queue for as long as its head has no slot.
 
@@ -77,31 +87,38 @@ class Stall:
             loop: The loop to set timers on.
             lacks_slot_in: Returns the seconds until the head lacks only a slot: 0.0 is now; None:
                 it does not lack a slot.
+            warn: Called once, with the seconds, if no slot is released for long.
         """
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._check, loop, lacks_slot_in)
-
-    def slot_released(self) -> None:
-        """Note a released slot: the queue moves."""
-        self._flows = True
+            self._since = loop.time()
+            self._timer = loop.call_later(self._seconds, self._check, loop, lacks_slot_in, warn)
 
     def end(self) -> None:
         """Stop the timer: the queue is empty."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._flows, self._seconds = False, _SECONDS
+        self.flows, self._seconds = False, _SECONDS
 
     def _check(
-        self, loop: "asyncio.AbstractEventLoop", lacks_slot_in: "Callable[[], float | None]"
+        self,
+        loop: "asyncio.AbstractEventLoop",
+        lacks_slot_in: "Callable[[], float | None]",
+        warn: "Callable[[float], None]",
     ) -> None:
         self._timer = None
         wait = lacks_slot_in()
         if wait is None:
             return  # `watch` is called when the head lacks a slot again
-        if self._flows:
-            self._flows, self._seconds = False, _SECONDS
-        elif not wait and gc.isenabled():  # if disabled, the program collects its garbage itself
+        if self.flows:
+            self.flows, self._seconds, self._since = False, _SECONDS, loop.time()
+        elif not wait:
+            seconds = loop.time() - self._since
+            if seconds >= _LONG and not self._warned:
+                self._warned = True
+                warn(seconds)
+            if not gc.isenabled():
+                return  # the program collects its garbage itself
             wait = max(_collector.collect(loop), self._seconds)
             self._seconds *= _GROWTH
-        self._timer = loop.call_later(max(wait, _SECONDS), self._check, loop, lacks_slot_in)
+        self._timer = loop.call_later(max(wait, _SECONDS), self._check, loop, lacks_slot_in, warn)

@@ -6,19 +6,21 @@ So one deque for each priority, a level, is in order by itself; and no waiter st
 that arrive more than `AGEING` seconds later per step of priority are behind it. Waiters without a
 priority share one level that needs no lookup.
 
+With limiters below, each of which sends up its head, the limiter's own waiters are one more queue:
+they take turns with the heads, so that a long queue of its own starves none of them.
+
 Invariant: `count` waiters have a future; a waiter without one has left. It may stay in its level as
 a gap, but never at the head.
 """
 
 import heapq
+import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Iterator
-
-__all__ = ["AGEING", "WaitQueue", "Waiter"]
 
 #: Seconds of waiting that one step of priority is worth.
 AGEING = 10.0
@@ -67,6 +69,38 @@ class Waiter:
         self.started = False
         self.waited = 0.0
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether its task waits without a timeout."""
+        return self.timeout is None
+
+
+class Head(Waiter):
+    """The head of the queue of a limiter below, in the queue of the limiter above it.
+
+    Its timeout is kept by the limiter below.
+    """
+
+    __slots__ = ("_is_patient",)
+
+    def __init__(self, cost: float, below: Waiter) -> None:
+        super().__init__(cost, below.priority)
+        self._is_patient = below.is_patient
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether its task waits without a timeout."""
+        return self._is_patient
+
+
+class Charge(Waiter):
+    """A rejected request that is charged all the same, after the waiters ahead of it.
+
+    No task waits on it.
+    """
+
+    __slots__ = ()
+
 
 class _Level(deque[Waiter]):
     """Waiters of one priority, in the order of their arrival.
@@ -112,6 +146,9 @@ class WaitQueue:
 
     __slots__ = ("count", "others", "usual")
 
+    #: Whether one waiter is granted at a time, so that another queue gets its turn.
+    takes_turns: ClassVar[bool] = False
+
     def __init__(self) -> None:
         #: The number of waiters.
         self.count: int = 0
@@ -152,6 +189,11 @@ class WaitQueue:
             if waiter.priority:
                 del self.others[waiter.priority]
 
+    @property
+    def cost(self) -> float:
+        """The cost of all waiters."""
+        return sum((level.cost for level in self.others.values()), self.usual.cost)
+
     def cost_ahead(self, waiter: Waiter) -> float:
         """Return the cost of all waiters that precede a waiter that arrives now."""
         cost, place = 0.0, _place(waiter)
@@ -182,5 +224,100 @@ class WaitQueue:
         self.others.clear()
 
 
+class TurnQueue:
+    """The own waiters of a limiter, and the heads of those below, which take turns.
+
+    The next of its own waiters has the place of one that arrived when the one before it started, as
+    the next head of a limiter below arrives when the one before it has started.
+    """
+
+    __slots__ = ("_head_was_last", "_heads", "_own", "_turn")
+
+    def __init__(self, own: WaitQueue) -> None:
+        self._own = own
+        self._heads = WaitQueue()
+        # When the last of its own waiters started.
+        self._turn = -math.inf
+        # Whether the last waiter that left is a head: the next one may be on its way.
+        self._head_was_last = False
+
+    @property
+    def count(self) -> int:
+        """The number of waiters."""
+        return self._own.count + self._heads.count
+
+    @property
+    def cost(self) -> float:
+        """The cost of all waiters."""
+        return self._own.cost + self._heads.cost
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether one waiter is granted at a time: there are heads and own waiters."""
+        return self._own.count > 0 and (self._heads.count > 0 or self._head_was_last)
+
+    @property
+    def others(self) -> dict[float, _Level]:
+        """Waiters with a priority other than 0, if there are any."""
+        return self._own.others or self._heads.others
+
+    @property
+    def head(self) -> Waiter:
+        """The next waiter to serve; the queue must not be empty."""
+        return next(iter(self))
+
+    def add(self, waiter: Waiter, future: "Future[None]") -> None:
+        """Append the waiter to the queue of its kind; it waits on the future."""
+        self._queue_of(waiter).add(waiter, future)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove the waiter; if it starts, `at` is the time of that already."""
+        self._head_was_last = isinstance(waiter, Head)
+        if not self._head_was_last and waiter.future and is_granted(waiter.future):
+            self._turn = waiter.at
+        self._queue_of(waiter).remove(waiter)
+
+    def cost_ahead(self, waiter: Waiter) -> float:
+        """Return the cost of all waiters that are known to precede one that arrives now."""
+        cost = self._heads.cost_ahead(waiter)
+        if not isinstance(waiter, Head):
+            cost += self._own.cost_ahead(waiter)
+        elif self._own.count:
+            first = self._own.head
+            if self._order(first) <= self._order(waiter):
+                cost += first.cost
+        return cost
+
+    def __iter__(self) -> "Iterator[Waiter]":
+        """Iterate in order, including gaps, which have no future."""
+        if not (self._own.count and self._heads.count):
+            return iter(self._heads if self._heads.count else self._own)
+        return heapq.merge(self._own, self._heads, key=self._order)
+
+    def clear(self) -> None:
+        """Remove all waiters."""
+        self._own.clear()
+        self._heads.clear()
+        self._turn, self._head_was_last = -math.inf, False
+
+    def _order(self, waiter: Waiter) -> tuple[float, bool]:
+        """Return by what waiters are ordered: at one instant heads precede the next turn."""
+        if isinstance(waiter, Head) or waiter.at > self._turn:
+            return _place(waiter), False
+        return self._turn - AGEING * waiter.priority, True
+
+    def _queue_of(self, waiter: Waiter) -> WaitQueue:
+        return self._heads if isinstance(waiter, Head) else self._own
+
+
+#: What an engine waits in.
+Queue: TypeAlias = WaitQueue | TurnQueue
+
+
 def _place(waiter: Waiter) -> float:
     return waiter.at - AGEING * waiter.priority
+
+
+def is_granted(future: "Future[None]") -> bool:
+    """Return whether the waiter on the future was granted."""
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -7,10 +7,9 @@ here reads a clock, waits or sends.
 from collections.abc import Awaitable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
-from aiothrottle.retry import Retry
+from aiothrottle.retry import Retry, RetryQuota
 
 __all__ = ["Attempts", "Outcome", "chain", "failed", "judge"]
 
@@ -32,6 +31,8 @@ class Outcome(NamedTuple, Generic[_Response]):
     verdict: bool | None = None
     #: Whether the server throttled the request: it did nothing, and other requests wait too.
     throttled: bool = False
+    #: Whether the server said so of all requests, not only of those with this limit.
+    everywhere: bool = False
 
     def result(self) -> _Response:
         """Return the response, or raise the error."""
@@ -65,7 +66,7 @@ async def judge(
     throttled = verdict
     if throttled is None:
         throttled = retry.is_throttled(status, reported=limits.throttled)
-    return Outcome(response, None, status, _wait_of(limits), verdict, throttled)
+    return Outcome(response, None, status, limits.wait, verdict, throttled, limits.is_global)
 
 
 def failed(
@@ -73,14 +74,9 @@ def failed(
 ) -> Outcome[Any]:
     """Return the outcome of an attempt that raised an error, which may stand for a response."""
     throttled = status is not None and retry.is_throttled(status, reported=limits.throttled)
-    return Outcome(None, error, status, _wait_of(limits), throttled=throttled)
-
-
-def _wait_of(limits: ServerLimits) -> float | None:
-    """Return the seconds that the server asks for: Retry-After, or the reset of an empty quota."""
-    if limits.retry_after is not None or not limits.throttled or limits.remaining:
-        return limits.retry_after
-    return limits.reset_after
+    return Outcome(
+        None, error, status, limits.wait, throttled=throttled, everywhere=limits.is_global
+    )
 
 
 class Attempts:

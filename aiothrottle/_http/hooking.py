@@ -8,14 +8,12 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from aiothrottle._checks import check_names, check_number, shown
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.options import Options, names_of
 from aiothrottle.amounts import Cost
-from aiothrottle.arguments import check_names
-from aiothrottle.checks import check_number
 from aiothrottle.hooks import Request, SettleHook, Throttle
 from aiothrottle.permit import ONE
-from aiothrottle.redact import shown
 
 __all__ = ["Hooking", "Terms", "result_of"]
 

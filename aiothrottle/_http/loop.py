@@ -48,30 +48,20 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
+from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.hooking import Hooking, Terms
 from aiothrottle._http.options import Options
+from aiothrottle._http.origins import OriginThrottling, Suspicion, Unavailable
 from aiothrottle._http.quotas import ServerQuotas
-from aiothrottle._http.reports import (
-    PauseRule,
-    hold_trial,
-    pass_on,
-    report_answer,
-    report_failure,
-    report_pause,
-    report_retry,
-    report_suspicion,
-)
 from aiothrottle._http.settlement import Settlement, settle_head
-from aiothrottle._http.suspicion import Suspicion
-from aiothrottle._http.throttling import OriginThrottling
-from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
+from aiothrottle.permit import ONE, Permit
+from aiothrottle.retry import Retry, RetryQuota
 
 __all__ = ["RetryLoop"]
 
@@ -120,12 +110,13 @@ class RetryLoop(Generic[_Request, _Response]):
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
-            retry.pause_jitter, retry.max_retry_after, retry.backoff, retry.max_backoff
+            retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
         self._queue_timeout = options.queue_timeout
-        self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
+        self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_pause)
         self._throttling = None if algorithm is None else OriginThrottling(algorithm)
         self._suspicion = Suspicion()
+        self._unavailable = Unavailable()
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
@@ -176,7 +167,7 @@ class RetryLoop(Generic[_Request, _Response]):
             replayable = adapter.is_replayable(request)
             if limiter is not None:
                 permit = await (
-                    limiter.throttle(timeout=self._queue_timeout).__aenter__()
+                    limiter.throttle(ONE, 0, self._queue_timeout).__aenter__()
                     if server is None and outcome is None and terms is None  # a coroutine less
                     else self._enter(limiter, server, outcome, priority, terms)
                 )
@@ -199,9 +190,10 @@ class RetryLoop(Generic[_Request, _Response]):
                     self._count(server, head[0])
                 if terms is not None and permit is not None:
                     await self._settle(response, head, permit, terms)
-                if (limits := self._read(response, head, limiter, permit)) is None:
+                if (limits := self._read(response, head, permit)) is None:
                     return response
-                outcome = await self._judge(response, head, limits, limiter, permit)
+                outcome = await self._judge(response, head, limits, permit)
+                outcome = self._weigh(adapter.host(response), outcome)
             attempts = attempts or Attempts(
                 self._retry, request.method, self._retry_quota, key, made
             )
@@ -273,7 +265,7 @@ class RetryLoop(Generic[_Request, _Response]):
             return None
         if not isinstance(error, Exception):
             if permit is not None:
-                pass_on(permit)
+                permit._pass_on()
             return None
         failure = self._adapter.classify(error)
         if failure.response is not None:
@@ -285,12 +277,12 @@ class RetryLoop(Generic[_Request, _Response]):
                     settlement.end(complete=False)
             limits = self._quotas.parse(host, status, headers)
             if permit is not None:
-                hold_trial(permit)
-            return failed(self._retry, error, status, limits)
+                permit._hold_trial()
+            return self._weigh(host, failed(self._retry, error, status, limits))
         if failure.unanswered:
             self._count(server, None)
             if permit is not None:
-                report_failure(permit)
+                permit._report_failure()
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
         return failed(self._retry, error) if retried else None
@@ -323,20 +315,23 @@ class RetryLoop(Generic[_Request, _Response]):
         self,
         response: _Response,
         head: tuple[int, Mapping[str, str]],
-        limiter: RateLimiter | None,
         permit: Permit | None,
     ) -> ServerLimits | None:
-        """Parse the headers of a response, and apply the reported quota to the limiter.
+        """Parse the headers of a response, which holds the permit from now on, and apply the quota.
 
         Returns:
             The reported limits. None: neither the server nor the policy has a rule for the
             response, and it is reported as a success.
         """
         status, headers = head
+        if permit is not None and permit._engine.semaphore.filled_by is not None:
+            permit._hand_over()
+        if self._unavailable.hosts and status != Retry.SERVICE_UNAVAILABLE:
+            self._unavailable.answered(self._adapter.host(response))
         if not (self._trusting and self._quotas.has_none(status, headers)):
             host = self._adapter.host(response)
             limits = self._quotas.parse(host, status, headers)
-            self._quotas.apply(limiter, permit, limits)
+            self._quotas.apply(permit, limits)
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
@@ -345,18 +340,29 @@ class RetryLoop(Generic[_Request, _Response]):
                 or self._quotas.body_may_report(host, status, headers, limits)
             ):
                 if permit is not None:
-                    hold_trial(permit)
+                    permit._hold_trial()
                 return limits
             if status >= _LEAST_ERROR and permit is not None:
                 self._suspect(response, status, permit)
                 if status >= _LEAST_FAILURE:
-                    report_failure(permit, answered=True)
+                    permit._report_failure(answered=True)
                     return None
         if permit is not None:
-            report_answer(permit)
+            permit._report_answer()
             if self._suspicion.tallies and status < _LEAST_ERROR:
                 self._suspect(response, status, permit)
         return None
+
+    def _weigh(self, host: str, outcome: Outcome[_Response]) -> Outcome[_Response]:
+        """Return the outcome; a bare 503 is throttled if most answers of the host are such."""
+        if (
+            outcome.status != Retry.SERVICE_UNAVAILABLE
+            or outcome.throttled
+            or outcome.verdict is not None
+        ):
+            return outcome
+        now = asyncio.get_running_loop().time()
+        return outcome._replace(throttled=self._unavailable.throttles(host, now))
 
     def _suspect(
         self, response: _Response, status: int, permit: Permit, *, throttled: bool = False
@@ -376,14 +382,13 @@ class RetryLoop(Generic[_Request, _Response]):
             " and ".join(map(str, sorted(statuses))),
             f"{{{', '.join(map(str, sorted(statuses | {*self._retry.throttled_statuses})))}}}",
         )
-        report_suspicion(permit, host, frozenset(statuses), part)
+        permit._engine.observers.suspected(host, frozenset(statuses), part)
 
     async def _judge(
         self,
         response: _Response,
         head: tuple[int, Mapping[str, str]],
         limits: ServerLimits,
-        limiter: RateLimiter | None,
         permit: Permit | None,
     ) -> Outcome[_Response]:
         """Return the outcome of an attempt with a response, whose whole body stays readable."""
@@ -402,7 +407,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     return failed(retry, error, status, limits)
                 if body is not None:
                     limits = self._quotas.parse(host, status, headers, body)
-                    self._quotas.apply(limiter, permit, limits)
+                    self._quotas.apply(permit, limits)
             if retry.should_retry is None:
                 return await judge(retry, response, status, limits)
             with adapter.replayed(response) as unread:
@@ -410,7 +415,7 @@ class RetryLoop(Generic[_Request, _Response]):
             return outcome._replace(response=unread())
         except BaseException:
             if permit is not None:
-                pass_on(permit)
+                permit._pass_on()
             await adapter.close(response)
             raise
 
@@ -437,7 +442,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if known is None and self._inner_permit is not None:
             known = self._inner_permit(request)
         if known is not None:
-            report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
+            known._engine.observers.retried(attempts.count, delay, outcome.status, outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
         # No slot is held during the delay. A paused limiter delays the next attempt by itself.
@@ -462,15 +467,15 @@ class RetryLoop(Generic[_Request, _Response]):
         if outcome.response is not None and outcome.status is not None:
             self._suspect(outcome.response, outcome.status, permit, throttled=outcome.throttled)
         if outcome.throttled:
-            return report_pause(
-                permit,
+            return permit._report_pause(
                 outcome.retry_after or None,
                 self._pause_rule,
                 from_server=bool(outcome.retry_after),
+                everywhere=outcome.everywhere,
             )
         if outcome.status is not None:
             if outcome.response is None or outcome.status >= _LEAST_FAILURE:
-                report_failure(permit, answered=True)
+                permit._report_failure(answered=True)
             else:
-                report_answer(permit)
+                permit._report_answer()
         return False

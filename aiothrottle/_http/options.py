@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
+from aiothrottle._checks import check_choice, check_names, check_number, shown
 from aiothrottle.adaptive import AdaptiveThrottling
-from aiothrottle.arguments import check_names
-from aiothrottle.checks import check_choice, check_number
 from aiothrottle.headers import Profile
 from aiothrottle.hooks import CostHook, KeyHook, PriorityHook, SettleHook
-from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 __all__ = [

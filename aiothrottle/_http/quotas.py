@@ -5,31 +5,20 @@ its own takes the server's. Each quota is one of the resource with the name of i
 effect where the limiter has none. What is not plausible has no effect either.
 """
 
-import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 
-from aiothrottle._http.backoff import Backoff
 from aiothrottle._http.options import ServerQuotaUse
-from aiothrottle._http.reports import infer_rate, keep_to_quotas
-from aiothrottle.amounts import REQUESTS
-from aiothrottle.headers import (
-    PROFILES,
-    Profile,
-    ServerLimits,
-    profile_for,
-)
-from aiothrottle.headers.fields import IS_LIMIT_HEADER, Headers
+from aiothrottle._http.origins import Backoff
+from aiothrottle.headers import Profile, ServerLimits
+from aiothrottle.headers.limits import Headers
 from aiothrottle.headers.memo import Memo
-from aiothrottle.headers.parse import parse_response
-from aiothrottle.headers.server_clock import ServerClock
-from aiothrottle.limiter import RateLimiter
+from aiothrottle.headers.values import ServerClock
 from aiothrottle.permit import Permit
-from aiothrottle.rate import Rate
-from aiothrottle.reported_quota import ReportedQuota
+from aiothrottle.server_limits import apply_limits
 
 __all__ = ["ServerQuotas"]
 
@@ -39,12 +28,6 @@ _MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
 _JSON = re.compile(
     r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
 )
-# A larger quota limits no client, and a sliding window log would keep as many instants. No request
-# waits longer than such a window, so a longer one has no effect.
-_LARGEST_QUOTA, _LONGEST_WINDOW = 1_000_000, 31 * 86400.0
-# The part of a steady refill that is counted on before the next report. Another program may use the
-# rest; if none does, the next report has more remaining, and nothing is lost.
-_REFILL = 0.25
 
 
 class ServerQuotas:
@@ -53,27 +36,33 @@ class ServerQuotas:
     Args:
         use: How a reported quota is used; see `ThrottleOptions.server_quota`.
         profiles: Profiles of servers that the package does not know, or knows otherwise.
-        longest: Seconds; a reported quota is applied for no longer.
+        longest: Seconds; a reported quota is applied for no longer, and a longer window counts as
+            one of so many. What then remains of it is reported with each response.
     """
 
-    __slots__ = ("_backoffs", "_clocks", "_longest", "_may_report", "_profiles", "_use")
+    __slots__ = ("_backoffs", "_clocks", "_longest", "_may_report", "_parse", "_profiles", "_use")
 
     def __init__(self, use: ServerQuotaUse, profiles: Iterable[Profile], longest: float) -> None:
         own = tuple(profiles)
         self._use: ServerQuotaUse = use
         self._longest = longest
-        reporting = [it for it in (*PROFILES.values(), *own) if it.has_effect]
-        self._may_report = Memo(partial(_may_report, reporting)).__getitem__
+        self._may_report = Memo(partial(_may_report, own)).__getitem__
         self._profiles = Memo[str, Profile | None](partial(_profile, own))
         self._backoffs = Memo[str, Backoff](lambda _: Backoff())
         self._clocks = Memo[str, ServerClock](lambda _: ServerClock())
+        # A session needs the parser and the table of vendors at the first response, when requests
+        # are in flight and the loop must not stand still for them.
+        from aiothrottle.headers.parse import parse_response
+
+        self._parse = parse_response
+        _vendors()
 
     def parse(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
     ) -> ServerLimits:
         """Return the limits that a response of that host reports."""
         now, profile, server = datetime.now(UTC), self._profiles[host], self._clocks[host]
-        limits = parse_response(status, headers, now, body=body, profile=profile, server=server)
+        limits = self._parse(status, headers, now, body=body, profile=profile, server=server)
         if profile is None or profile.least_backoff is None or not limits.throttled:
             return limits
         resets = limits.remaining == 0 and limits.reset_after is not None
@@ -109,79 +98,29 @@ class ServerQuotas:
         """
         return status < _LEAST_ERROR and not any(map(self._may_report, headers))
 
-    def apply(
-        self, limiter: RateLimiter | None, permit: Permit | None, limits: ServerLimits
-    ) -> None:
-        """Apply what a response reports to the limiter and the permit of its request, if any."""
-        if limiter is None or permit is None:
-            return
-        if limits.remaining is None and limits.limit is None and not limits.policies:
-            return
-        rates = _rates(limits)
-        limiter.adopt(*rates)  # no effect but on an adaptive rate
-        quotas = _complete(limits)
-        # Of a throttled response with a Retry-After, the pause is made of that.
-        if self._use is not None and (not limits.throttled or limits.retry_after is None):
-            short = (it._replace(reset_after=min(it.reset_after, self._longest)) for it in quotas)
-            keep_to_quotas(permit, short, evenly=self._use == "evenly")
-        if limiter.follows_server:
-            _follow(limiter, permit, rates, quotas)
-
-
-def _follow(
-    limiter: RateLimiter, permit: Permit, rates: Sequence[Rate], quotas: Sequence[ReportedQuota]
-) -> None:
-    """Have the limiter keep to the server's rates, as far as they are reported or follow."""
-    requests = next((quota for quota in quotas if quota.resource == REQUESTS), None)
-    if rates:
-        limiter.follow(*rates)
-    elif requests is not None and requests.limit < math.inf and not requests.refill:
-        infer_rate(permit, requests)
-    elif quotas:
-        limiter.follow()
+    def apply(self, permit: Permit | None, limits: ServerLimits) -> None:
+        """Apply what a response reports to the limiter of its request, if it has one."""
+        if permit is not None:
+            apply_limits(permit, limits, self._use, self._longest)
 
 
 def _profile(own: Iterable[Profile], host: str) -> Profile | None:
     """Return the profile of a host, if there is one and it has an effect."""
+    from aiothrottle.headers.vendors import profile_for
+
     found = profile_for(host, own)
     return found if found is not None and found.has_effect else None
 
 
-def _may_report(profiles: Iterable[Profile], name: str) -> bool:
+@cache
+def _vendors() -> tuple[Profile, ...]:
+    from aiothrottle.headers.vendors import PROFILES
+
+    return tuple(profile for profile in PROFILES.values() if profile.has_effect)
+
+
+def _may_report(own: Iterable[Profile], name: str) -> bool:
     """Return whether a header of that name may be about limits, for any server."""
-    return IS_LIMIT_HEADER[name] or any(profile.is_limit_header[name] for profile in profiles)
+    from aiothrottle.headers.fields import IS_LIMIT_HEADER
 
-
-def _rates(limits: ServerLimits) -> list[Rate]:
-    """Return the reported rates, each a number of requests in a window."""
-    reported = [policy for policy in limits.policies if policy.counts == REQUESTS]
-    if not reported and REQUESTS in limits.by_unit:
-        reported = [limits.by_unit[REQUESTS]]
-    return [
-        Rate(quota, window)
-        for _, quota, window, *_ in reported
-        if quota and window and quota <= _LARGEST_QUOTA and window <= _LONGEST_WINDOW
-    ]
-
-
-def _complete(limits: ServerLimits) -> list[ReportedQuota]:
-    """Return the quotas of which a remainder and a reset are reported, one of each resource."""
-    quotas: list[ReportedQuota] = []
-    for unit, each in limits.by_unit.items():
-        remaining, reset_after = each.remaining, each.reset_after
-        if remaining is None or reset_after is None:
-            continue
-        limit = math.inf if each.quota is None else each.quota
-        refills = limits.refills and reset_after > 0.0 and remaining < limit < math.inf
-        quotas.append(
-            ReportedQuota(
-                remaining,
-                reset_after,
-                unit.replace("-", "_"),
-                limit,
-                each.reset_error,
-                limits.throttled,
-                _REFILL * (limit - remaining) / reset_after if refills else 0.0,
-            )
-        )
-    return quotas
+    return IS_LIMIT_HEADER[name] or any(it.is_limit_header[name] for it in (*_vendors(), *own))

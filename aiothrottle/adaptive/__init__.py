@@ -1,8 +1,23 @@
 """Limits that adapt to the server's responses: pure controllers, with time as an argument."""
 
-from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
-from aiothrottle.adaptive.guard import SelfTuningGuard
-from aiothrottle.adaptive.rate import AdaptiveRate
-from aiothrottle.adaptive.throttling import AdaptiveThrottling
+from typing import TYPE_CHECKING
+
+from aiothrottle._lazy import lazily
+
+if TYPE_CHECKING:
+    from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
+    from aiothrottle.adaptive.guard import SelfTuningGuard
+    from aiothrottle.adaptive.rate import AdaptiveRate
+    from aiothrottle.adaptive.throttling import AdaptiveThrottling
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "concurrency": "AdaptiveConcurrency",
+            "guard": "SelfTuningGuard",
+            "rate": "AdaptiveRate",
+            "throttling": "AdaptiveThrottling",
+        },
+    )
 
 __all__ = ["AdaptiveConcurrency", "AdaptiveRate", "AdaptiveThrottling", "SelfTuningGuard"]

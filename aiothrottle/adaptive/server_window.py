@@ -8,10 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.rate import Rate
-from aiothrottle.reported_quota import ReportedQuota
-
-__all__ = ["Inferred", "ServerWindow"]
 
 # Seconds. In a longer window an error of a second in the reset does not matter, and the quota alone
 # uses it all; a rate would not use what a calendar day adds at midnight.

@@ -3,9 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from aiothrottle.checks import check_number
-
-__all__ = ["AdaptiveThrottling", "ThrottlingState"]
+from aiothrottle._checks import check_number
 
 
 @dataclass(slots=True)

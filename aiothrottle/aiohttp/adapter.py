@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 import aiohttp
-from aiohttp import ClientResponse, ClientTimeout
+from aiohttp import ClientResponse, ClientSession, ClientTimeout
 from yarl import URL
 
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
@@ -17,8 +17,6 @@ from aiothrottle.aiohttp.content import SettledContent
 from aiothrottle.aiohttp.hold import Holds
 from aiothrottle.aiohttp.replay import replayed
 from aiothrottle.permit import Permit
-
-__all__ = ["AiohttpAdapter", "discard", "origin_of"]
 
 _SWITCHING_PROTOCOLS = 101
 
@@ -60,7 +58,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
             switched = status == _SWITCHING_PROTOCOLS
             # Without a connection the whole body came with the headers.
             if response.connection is None or (switched and not self._hold_websockets):
-                permit.release()
+                permit._release()
             elif self._max_hold is not None or switched:
                 self._holds.start(permit, response, self._max_hold)
             else:
@@ -151,3 +149,15 @@ async def _read(response: ClientResponse) -> bytes | None:
             stalled = aiohttp.SocketTimeoutError("the body of a throttled response did not arrive")
             response.content.set_exception(stalled)
         return None  # the caller may not need the body
+
+
+def without_resending(session: ClientSession) -> ClientSession:
+    """Make the session send no request twice by itself, and return it.
+
+    When a connection is cut, even a new one, aiohttp sends an idempotent request once more (RFC
+    9112, section 9.3.1): a server that cuts all of them would get twice the limit. A `Retry`
+    decides about retries instead.
+    """
+    # There is no public way.
+    session._retry_connection = False  # pyright: ignore[reportPrivateUsage]
+    return session

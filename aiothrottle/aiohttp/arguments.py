@@ -20,8 +20,8 @@ from aiohttp import (
 from aiohttp.abc import AbstractCookieJar
 from aiohttp.typedefs import LooseCookies, LooseHeaders, StrOrURL
 
+from aiothrottle._checks import check_names
 from aiothrottle._http.options import Options, SessionOptions, names_of
-from aiothrottle.arguments import check_names
 
 __all__ = ["SessionArguments", "read_arguments"]
 

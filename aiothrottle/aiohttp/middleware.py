@@ -9,7 +9,8 @@ from typing import Unpack
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
-from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._checks import check_names, shown
+from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike
 from aiothrottle._http.hooking import Terms
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
@@ -20,15 +21,12 @@ from aiothrottle._http.options import (
     names_of,
     read_options,
 )
-from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of, without_resending
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
-from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.aiohttp.views import view_of_request
-from aiothrottle.arguments import check_names
 from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
-from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 __all__ = [
@@ -42,12 +40,12 @@ __all__ = [
 class ThrottleMiddleware:
     """Throttles the requests of an `aiohttp.ClientSession`: each waits, and holds its slot.
 
-    A throttled response (420, 429, 503 or 529) pauses the limiter for all requests that
+    A throttled response (420, 429, 529, mostly 503) pauses the limiter for all requests that
     share it.
 
     Args:
         limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each host by itself,
-            or each result of `key`.
+            or each result of `key`. A rate, such as ``"10/s"``: a limiter is made of it.
         options: See `MiddlewareOptions`. `key`: each hop of a chain of redirects has its own.
             `retry`: decides what counts as throttled, and how long a pause may be; a
             `RetryMiddleware` retries.
@@ -64,7 +62,7 @@ class ThrottleMiddleware:
     ...             print(response.status, await response.text())
     """
 
-    def __init__(self, limiter: AnyLimiter, **options: Unpack[MiddlewareOptions]) -> None:
+    def __init__(self, limiter: LimiterLike, **options: Unpack[MiddlewareOptions]) -> None:
         checked = read_options(type(self).__name__, MiddlewareOptions, options)
         self._admission = Admission(limiter, checked, origin_of)
         self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
@@ -102,7 +100,7 @@ class ThrottleMiddleware:
         return self._permits.get(request)
 
     def __repr__(self) -> str:
-        return f"<ThrottleMiddleware {self.limiter!r}>"
+        return f"<ThrottleMiddleware {self._admission.given!r}>"
 
 
 class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
@@ -182,7 +180,7 @@ class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
 
 
 def throttled_middlewares(
-    limiter: AnyLimiter, **options: Unpack[SessionOptions]
+    limiter: LimiterLike, **options: Unpack[SessionOptions]
 ) -> tuple[RetryMiddleware, ThrottleMiddleware]:
     """Make the middlewares that throttle and retry, for a client that makes its own session.
 
@@ -210,13 +208,13 @@ def throttled_middlewares(
     return _both(limiter, read_options(throttled_middlewares.__name__, SessionOptions, options))
 
 
-def _both(limiter: AnyLimiter, options: Options) -> tuple[RetryMiddleware, ThrottleMiddleware]:
+def _both(limiter: LimiterLike, options: Options) -> tuple[RetryMiddleware, ThrottleMiddleware]:
     throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
     retrying = RetryMiddleware(options.retry, throttle=throttling, **options.of_kind(RetryOptions))
     return retrying, throttling
 
 
-def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]) -> ClientSession:
+def throttled_session(limiter: LimiterLike, **arguments: Unpack[SessionArguments]) -> ClientSession:
     """Make a genuine `aiohttp.ClientSession` that throttles and retries.
 
     `ThrottledSession` does more: it waits outside of aiohttp's timeouts.

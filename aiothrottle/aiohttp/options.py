@@ -34,7 +34,7 @@ class SharedTracker:
 
     def __init__(self, tracker: Any) -> None:  # noqa: ANN401 - since aiohttp 3.14.4
         # There is no public way.
-        tracker._bind()  # noqa: SLF001
+        tracker._bind()
         self._tracker = tracker
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the tracker
@@ -48,4 +48,4 @@ class SharedTracker:
 
     def end(self) -> None:
         """End the tracker, with the outcome of the last attempt."""
-        self._tracker._finalize()  # noqa: SLF001
+        self._tracker._finalize()

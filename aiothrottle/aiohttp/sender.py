@@ -1,7 +1,6 @@
 """Sends for a session and for ``aiothrottle fetch``, and makes the session on its first use."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,36 +16,46 @@ from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
 from aiothrottle._http.adapter import Failure
-from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.admission import Admission, LimiterLike
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of, without_resending
 from aiothrottle.aiohttp.body import Body
-from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.aiohttp.views import view_of_call
 from aiothrottle.hooks import Request, Throttle
 
 if TYPE_CHECKING:
     from aiothrottle.retry import Retry
 
-__all__ = ["Sender"]
-
 # aiohttp rounds its own timeouts up to a whole second.
 _GRACE = 1.0
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
+class Call:
     """One call of a session, which may take several attempts."""
 
-    method: str
-    address: StrOrURL
-    timeout: object
-    body: Body | None
-    adapter: "_SessionAdapter"
-    #: Those of aiohttp's request.
-    options: Mapping[str, Any]
+    __slots__ = ("adapter", "address", "body", "method", "options")
+
+    def __init__(
+        self,
+        adapter: "_SessionAdapter",
+        method: str,
+        address: StrOrURL,
+        options: Mapping[str, Any],
+        body: Body | None,
+    ) -> None:
+        self.adapter: _SessionAdapter = adapter
+        self.method: str = method
+        self.address: StrOrURL = address
+        #: Those of aiohttp's request.
+        self.options: Mapping[str, Any] = options
+        self.body: Body | None = body
+
+    def send(self, _: "Call") -> Awaitable[ClientResponse]:
+        """Make one attempt."""
+        session = self.adapter.made or self.adapter.session
+        return session.request(self.method, self.address, **self.options)
 
     @property
     def url(self) -> URL:
@@ -61,28 +70,29 @@ class _Call:
         return url
 
 
-class _SessionAdapter(AiohttpAdapter[_Call]):
+class _SessionAdapter(AiohttpAdapter[Call]):
     """Translates for a session, which it makes on its first use."""
 
     def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
         super().__init__(options)
-        self._session: ClientSession | None = None
+        #: The session, once it is made.
+        self.made: ClientSession | None = None
         self._arguments: Mapping[str, Any] = {}
         if isinstance(session, ClientSession):
-            self._session = without_resending(session)
+            self.made = without_resending(session)
         else:
             self._arguments = session
 
     @property
     def session(self) -> ClientSession:
-        if self._session is None:
-            self._session = without_resending(ClientSession(**self._arguments))
-        return self._session
+        if self.made is None:
+            self.made = without_resending(ClientSession(**self._arguments))
+        return self.made
 
-    def is_replayable(self, request: _Call) -> bool:
+    def is_replayable(self, request: Call) -> bool:
         return request.body is None or request.body.is_replayable()
 
-    def view(self, request: _Call, /) -> Request:
+    def view(self, request: Call, /) -> Request:
         url = request.url
         if params := request.options.get("params"):
             url = url.extend_query(params)
@@ -94,8 +104,8 @@ class _SessionAdapter(AiohttpAdapter[_Call]):
             return Failure(response=(host, error.status, error.headers or {}))
         return super().classify(error)
 
-    def total_of(self, request: _Call) -> float | None:
-        timeout = request.timeout
+    def total_of(self, request: Call) -> float | None:
+        timeout = request.options.get("timeout")
         if not isinstance(timeout, ClientTimeout):
             timeout = self.session.timeout
         return timeout.total + _GRACE if timeout.total else None
@@ -119,22 +129,25 @@ class Sender:
     def __init__(
         self,
         session: ClientSession | Mapping[str, Any],
-        limiter: AnyLimiter,
+        limiter: LimiterLike,
         options: Options,
         *,
         owns_session: bool = False,
     ) -> None:
         admission = Admission(limiter, options, origin_of)
-        self.limiter: AnyLimiter = limiter
+        self.admission: Admission = admission
         self.retry: Retry = options.retry
-        self._adapter = _SessionAdapter(session, options)
-        self._loop = RetryLoop[_Call, ClientResponse](self._adapter, options, origin_of, admission)
+        #: For the session, which makes a `Call` of each request and runs it without a detour.
+        self.adapter: _SessionAdapter = _SessionAdapter(session, options)
+        self.loop: RetryLoop[Call, ClientResponse] = RetryLoop(
+            self.adapter, options, origin_of, admission
+        )
         self._owns_session = owns_session or not isinstance(session, ClientSession)
 
     @property
     def session(self) -> ClientSession:
         """The session that sends."""
-        return self._adapter.session
+        return self.adapter.session
 
     async def close(self) -> None:
         """Close the session that sends, if it is owned. The limiter is not closed."""
@@ -147,7 +160,6 @@ class Sender:
         url: StrOrURL,
         send: Callable[[Any], Awaitable[ClientResponse]],
         options: Mapping[str, Any] = _NO_OPTIONS,
-        *,
         body: Body | None = None,
         throttle: Throttle | None = None,
         made: int = 0,
@@ -163,8 +175,8 @@ class Sender:
             throttle: What the request overrides; None: nothing.
             made: The attempts before this call, which count too.
         """
-        call = _Call(method, url, options.get("timeout"), body, self._adapter, options)
-        return self._loop.run(call, send, throttle, made)
+        call = Call(self.adapter, method, url, options, body)
+        return self.loop.run(call, send, throttle, made)
 
     async def connect(
         self,
@@ -176,11 +188,11 @@ class Sender:
         """Open a websocket; the loop judges the response to its handshake."""
         websocket: ClientWebSocketResponse[bool] | None = None
 
-        async def handshake(call: _Call) -> ClientResponse:
+        async def handshake(call: Call) -> ClientResponse:
             nonlocal websocket
             websocket = await send(call)
             # It has no public name.
-            return websocket._response  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return websocket._response  # pyright: ignore[reportPrivateUsage]
 
         # A websocket's `timeout` is another one, and its other options are no body.
         seen = {"headers": options.get("headers")}

@@ -4,25 +4,65 @@ It is a wrapper, so that the wait before `ClientSession.request` is outside of a
 aiohttp advises against subclasses of `aiohttp.ClientSession`.
 """
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from collections.abc import Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
 
-from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._checks import shown
+from aiothrottle._http.admission import AnyLimiter, LimiterLike
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import Body
-from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
-from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.aiohttp.sender import Call, Sender
+from aiothrottle.errors import not_async
 from aiothrottle.hooks import Throttle
-from aiothrottle.redact import shown
 
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
-__all__ = ["ThrottledSession"]
+_Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
+
+
+class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
+    """A coroutine, for `await` and `create_task`, and an asynchronous context manager."""
+
+    __slots__ = ("_coroutine", "_response")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _Result]) -> None:
+        self._coroutine = coroutine
+        # What the warning about a coroutine that is never awaited names.
+        coroutine.__qualname__ = "ThrottledSession.request"  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+
+    def send(self, value: Any, /) -> Any:  # noqa: ANN401 - a coroutine's signature
+        """As a coroutine's."""
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - a coroutine's signature
+        """As a coroutine's."""
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """As a coroutine's."""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, None, _Result]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> _Result:
+        self._response: _Result = await self._coroutine
+        await self._response.__aenter__()
+        return self._response
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._response.__aexit__(exc_type, exc, traceback)
 
 
 class ThrottledSession:
@@ -34,7 +74,7 @@ class ThrottledSession:
     - waits for the limiter first, outside of aiohttp's timeouts;
     - holds its slot until the body is read, released, closed or lost;
     - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
-      (420, 429, 503 or 529) pauses the limiter for all requests that share it. A body that
+      (420, 429, 529, mostly 503) pauses the limiter for all requests that share it. A body that
       cannot be sent twice is not: the throttled response is returned;
     - reports its outcome to the limiter, which tunes its guard and its adaptive limits by it.
 
@@ -42,7 +82,8 @@ class ThrottledSession:
 
     Args:
         limiter: The limiter, which may be shared with other sessions and other code. A
-            `KeyedRateLimiter` limits each host by itself, or each result of `key`.
+            `KeyedRateLimiter` limits each host by itself, or each result of `key`. A rate, such
+            as ``"10/s"``: a limiter is made of it.
         session: The session to send with. You close it, unless `owns_session` is true. It does
             not send a request again by itself any more, as aiohttp does after a connection was
             cut: that would take no token. By default a session is made, and closed with this one.
@@ -64,7 +105,7 @@ class ThrottledSession:
 
     def __init__(
         self,
-        limiter: AnyLimiter,
+        limiter: LimiterLike,
         *,
         session: ClientSession | None = None,
         owns_session: bool = False,
@@ -89,7 +130,7 @@ class ThrottledSession:
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter of all requests, or of each key."""
-        return self._sender.limiter
+        return self._sender.admission.limiter
 
     @property
     def session(self) -> ClientSession:
@@ -225,6 +266,14 @@ class ThrottledSession:
         """
         await self._sender.close()
 
+    if not TYPE_CHECKING:  # a type checker finds that mistake by itself
+
+        def __enter__(self) -> NoReturn:
+            raise not_async("ThrottledSession(...) as session:")
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Never run: without it the error of `with` is about this method."""
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -232,7 +281,7 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self.limiter!r}, {self._sender.retry!r}>"
+        return f"<ThrottledSession {self._sender.admission.given!r}, {self._sender.retry!r}>"
 
     def _send(
         self,
@@ -243,13 +292,9 @@ class ThrottledSession:
     ) -> Coroutine[Any, Any, ClientResponse]:
         if not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
-        return self._sender.request(
-            method,
-            url,
-            lambda _: self._sender.session.request(method, url, **options),
-            options,
-            throttle=throttle,
-        )
+        sender = self._sender
+        call = Call(sender.adapter, method, url, options, None)
+        return sender.loop.run(call, call.send, throttle)
 
     async def _send_prepared(
         self,

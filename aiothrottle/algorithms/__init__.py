@@ -1,10 +1,7 @@
-"""How a rate is enforced: one pure algorithm per file, with state and time as arguments."""
+"""How a rate is enforced: pure algorithms, with state and time as arguments."""
 
-from aiothrottle.algorithms.all_of import AllOf
-from aiothrottle.algorithms.cooldown import Cooldown
-from aiothrottle.algorithms.fixed_window import FixedWindow
-from aiothrottle.algorithms.leaky_bucket import LeakyBucket
-from aiothrottle.algorithms.per_resource import PerResource
+from aiothrottle.algorithms.buckets import Cooldown, LeakyBucket, TokenBucket, WaitUntil
+from aiothrottle.algorithms.composite import AllOf, PerResource, Unlimited
 from aiothrottle.algorithms.protocol import (
     Algorithm,
     SupportsBatches,
@@ -14,11 +11,8 @@ from aiothrottle.algorithms.protocol import (
     SupportsRefund,
     SupportsStorage,
 )
-from aiothrottle.algorithms.sliding_window_counter import SlidingWindowCounter
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
-from aiothrottle.algorithms.token_bucket import TokenBucket
-from aiothrottle.algorithms.unlimited import Unlimited
-from aiothrottle.algorithms.wait_until import WaitUntil
+from aiothrottle.algorithms.windows import FixedWindow, SlidingWindowCounter
 from aiothrottle.amounts import Amounts, amounts
 
 __all__ = [

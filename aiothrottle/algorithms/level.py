@@ -1,4 +1,4 @@
-"""The level of a bucket that drains: the state of every algorithm with a constant rate.
+"""What the algorithms with a constant rate share: the level of a bucket that drains.
 
 Strategy: the state is a level in tokens and the timestamp at which it was measured. A whole number
 of tokens is exact, and so is the difference of two readings of one clock, however great they are.
@@ -19,41 +19,24 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Any, ClassVar, Self, cast
 
-from aiothrottle.algorithms.dumps import check_dumped, unpack
-
-__all__ = ["ROUNDING", "Level", "LevelConstants"]
+from aiothrottle.algorithms.protocol import (
+    Algorithm,
+    all_used_now,
+    check_dumped,
+    pack,
+    set_fields,
+    unpack,
+    used,
+)
+from aiothrottle.rate import Rate
 
 # Tokens. Ten tenths add up to a little less or more than one: no part of a token.
 ROUNDING = 1e-9
 # This many lows are kept however close they are; beyond that, close ones are merged.
 _MANY = 32
 _CLOSE = 1 + 1 / _MANY
-_HEAD = struct.Struct("<B3d")
-
-
-class LevelConstants(NamedTuple):
-    """The numbers by which an algorithm with a `Level` decides, for a port in another language.
-
-    The script of `RedisStore` is such a port, and takes them in this order.
-    """
-
-    #: Tokens that drain in `period` seconds.
-    limit: float
-    period: float
-    #: The greatest cost.
-    capacity: float
-    #: 1 if a cost has to fit under the brim itself, 0 if only what was taken before it has to.
-    own_room: float
-    #: The level, in tokens, up to which a cost is admitted.
-    brim: float
-    #: The greatest level: what exceeds it is forgiven.
-    top: float = math.inf
-    #: 1 if there remains the capacity or nothing, 0 if each token counts.
-    all_or_nothing: float = 0
-    #: 1 if only the last cost can be refunded, 0 if earlier ones can.
-    last_only: float = 0
 
 
 @dataclass(slots=True)
@@ -95,6 +78,13 @@ class Level:
     def put_in_each(self, instants: Sequence[float], limit: float, period: float) -> None:
         """Put a token in at each of the timestamps."""
         tokens, at, since = self.tokens, self.at, self.since
+        if len(instants) > 1:
+            # Far below the rate all that there can be has drained before the last of them.
+            last, before = instants[-1], max(at, *instants[:-1])
+            if (last - before) * limit / period > tokens + len(instants):
+                self.tokens, self.at = 1.0, last
+                self.forget(last)
+                return
         # Between these two `_note` would only move the last end: most of many are.
         low = close = math.inf
         for now in instants:
@@ -204,8 +194,7 @@ class Level:
     def dump(self, kind: int) -> bytes:
         """Return all numbers as bytes, of which the first is `kind`."""
         pairs = [number for pair in zip(self.ends, self.lows, strict=True) for number in pair]
-        head = _HEAD.pack(kind, self.tokens, self.at, self.since)
-        return head + struct.pack(f"<{len(pairs)}d", *pairs)
+        return pack(kind, self.tokens, self.at, self.since, *pairs)
 
     @classmethod
     def load(cls, kind: int, data: bytes, algorithm: str) -> Self:
@@ -214,8 +203,8 @@ class Level:
         Raises:
             ValueError: The bytes are not such a dump.
         """
-        size = _HEAD.size
-        tokens, at, since = unpack(_HEAD, kind, data[:size], algorithm)
+        size = 1 + 3 * 8
+        tokens, at, since = unpack(kind, data[:size], algorithm, 3)
         rest = data[size:]
         if len(rest) % 16 or len(rest) > 2 * _MANY * 16:
             raise ValueError(
@@ -234,3 +223,133 @@ class Level:
         if unused or known != sorted(known) or lows != sorted(lows):
             raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
         return cls(tokens, at, since, ends, lows)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Draining:
+    """An algorithm whose state is a `Level`.
+
+    A cost has to fit under the brim, or only what was taken before it (`own_room` is 0): then any
+    cost can be taken as soon as the one before it is due.
+    """
+
+    #: The first byte of a dump.
+    _kind: ClassVar[int]
+
+    _limit: float = field(init=False, repr=False, compare=False)
+    _period: float = field(init=False, repr=False, compare=False)
+    _capacity: float = field(init=False, repr=False, compare=False)
+    _brim: float = field(init=False, repr=False, compare=False)
+    _own_room: int = field(init=False, repr=False, compare=False)
+    # The brim, and what rounding can add.
+    _most: float = field(init=False, repr=False, compare=False)
+
+    def _drain(self, rate: Rate | None, *, capacity: float, brim: float, own_room: int) -> None:
+        """Set, while it is made, the numbers that `constants` describes."""
+        set_fields(
+            self,
+            _limit=float(rate.limit) if rate else math.nan,
+            _period=float(rate.period) if rate else math.nan,
+            _capacity=capacity,
+            _brim=brim,
+            _own_room=own_room,
+            _most=brim + ROUNDING,
+        )
+
+    @property
+    def capacity(self) -> float:
+        """The greatest cost, in tokens, that can ever be taken at once."""
+        return self._capacity
+
+    def constants(self) -> tuple[float, ...]:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike.
+
+        The script of `RedisStore` is such a port, and takes them in this order:
+
+        * limit and period: the tokens that drain in so many seconds;
+        * capacity: the greatest cost;
+        * own room: 1 if a cost has to fit under the brim itself, 0 if only what was taken before;
+        * brim: the level, in tokens, up to which a cost is admitted;
+        * top: the greatest level: what exceeds it is forgiven;
+        * all or nothing: 1 if there remains the capacity or nothing, 0 if each token counts;
+        * last only: 1 if only the last cost can be refunded, 0 if earlier ones can.
+        """
+        own_room = self._own_room
+        rate = self._limit, self._period
+        return (*rate, self._capacity, own_room, self._brim, math.inf, 1 - own_room, 0)
+
+    def start(self) -> Level:
+        """Return the state of an empty bucket."""
+        return Level()
+
+    def delay(self, state: Level, now: float, cost: float) -> float:
+        """Seconds until `cost` tokens can be taken: 0.0 is now, infinity is never."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
+        """Seconds until `cost` can be taken after the `ahead` tokens."""
+        if cost > self._capacity:
+            return math.inf
+        if cost == 0:
+            return 0.0
+        wanted = ahead + cost if self._own_room else ahead
+        # The common case of `fits_in`, inlined: the consumer asks for each grant.
+        level = state.tokens - (now - state.at) * self._limit / self._period
+        if level < 0.0:
+            level = 0.0
+        if level + wanted <= self._most:
+            return 0.0
+        return state.fits_in(now, wanted, self._brim, self._limit, self._period)
+
+    def take(self, state: Level, now: float, cost: float) -> None:
+        """Put `cost` tokens in."""
+        if cost:
+            state.put_in(now, cost, self._limit, self._period)
+
+    def allowance(self, state: Level, now: float, most: int) -> int:
+        """Return how many there is room for now: later there is only more."""
+        left = self._most - self.used(state, now)
+        if left < 0.0:
+            return 0
+        return int(min(most, left if self._own_room else left + 1))
+
+    def take_each(self, state: Level, timestamps: Sequence[float]) -> None:
+        """Put a token in at each of the timestamps."""
+        state.put_in_each(timestamps, self._limit, self._period)
+
+    def remaining(self, state: Level, now: float) -> float:
+        """Tokens that there is room for now; all or nothing where a cost needs no own room."""
+        if self._own_room:
+            return max(0.0, self._capacity - self.used(state, now))
+        return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
+
+    def used(self, state: Level, now: float) -> float:
+        """Tokens in the bucket."""
+        return state.tokens_at(now, self._limit, self._period)
+
+    def reset_after(self, state: Level, now: float) -> float:
+        """Seconds until the bucket is empty."""
+        return state.empty_in(now, self._limit, self._period)
+
+    def refund(self, state: Level, now: float, cost: float, at: float) -> None:
+        """Take out what would not be in the bucket if `cost` had not been put in at `at`."""
+        state.take_out(now, cost, at, self._limit, self._period)
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> Level:
+        """Continue with the level of `old`; one of the same class can still be refunded."""
+        fresh = all_used_now(self, old, state, now)
+        if type(old) is type(self):
+            kept = cast("Level", state)
+            # What a smaller bucket has no room for is forgiven, and must not come back as well.
+            if kept.at <= now and fresh.tokens == used(old, kept, now) > 0.0:
+                fresh.since = kept.since
+                fresh.ends, fresh.lows = kept.ends.copy(), kept.lows.copy()
+        return fresh
+
+    def dump(self, state: Level) -> bytes:
+        """Return the level as bytes."""
+        return state.dump(self._kind)
+
+    def load(self, data: bytes) -> Level:
+        """Return the level that was dumped."""
+        return Level.load(self._kind, data, type(self).__name__)

@@ -1,4 +1,4 @@
-"""The protocol of an algorithm: six members, and optional protocols for what only some can do.
+"""What an algorithm is: six members, optional protocols for what only some can do, and fallbacks.
 
 Strategy: an algorithm is a frozen value and knows no clock, event loop or process. Time is an
 argument and the state is handed in, so the same code decides in memory, in a test and in a store.
@@ -6,26 +6,22 @@ A `now` is float seconds of the caller's clock; only differences count, except f
 that count in calendar periods (`FixedWindow`, `SlidingWindowCounter`).
 
 No base class is needed: any class with the six members of `Algorithm` is an algorithm.
-Each optional method counts by itself: `capabilities` finds them, once per class.
+Each optional method counts by itself: `capabilities` finds them, once per class, and puts a
+fallback in place of those that a class lacks. It needs only the six members, and is always safe.
+
+At the end is what algorithms share: arithmetic on timestamps, and the bytes of dumps.
 """
 
+import math
+import struct
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, Protocol, Self, TypeVar, runtime_checkable
 
+from aiothrottle._checks import shown
 from aiothrottle.rate import Rate
-from aiothrottle.redact import shown
-
-__all__ = [
-    "Algorithm",
-    "SupportsBatches",
-    "SupportsInherit",
-    "SupportsMaxWait",
-    "SupportsRate",
-    "SupportsRefund",
-    "SupportsStorage",
-    "check_algorithm",
-]
 
 State = TypeVar("State")
 
@@ -243,6 +239,9 @@ class SupportsRate(Algorithm[State], Protocol[State]):
         """
 
 
+# ---- finding out what an algorithm can do --------------------------------------------------------
+
+
 def check_algorithm(algorithm: object, name: str = "algorithm") -> None:
     """Check that an instance, or a class, has the six members of `Algorithm`.
 
@@ -253,6 +252,11 @@ def check_algorithm(algorithm: object, name: str = "algorithm") -> None:
     Raises:
         TypeError: Some are missing.
     """
+    if isinstance(algorithm, str):
+        raise TypeError(
+            f"{name} must be the class of an algorithm or an instance, such as TokenBucket of "
+            f"`from aiothrottle import TokenBucket`, not a name, got {shown(algorithm)}"
+        )
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     missing = [each for each in _CORE if not (hasattr(kind, each) or hasattr(algorithm, each))]
     if missing == ["capacity"] and kind is algorithm:
@@ -262,3 +266,208 @@ def check_algorithm(algorithm: object, name: str = "algorithm") -> None:
             f"{name} must be an algorithm, such as TokenBucket, got {shown(algorithm)}, "
             f"which has no {', '.join(missing)}"
         )
+
+
+def _delay_of_sum(
+    algorithm: Algorithm[State], state: State, now: float, cost: float, ahead: float
+) -> float:
+    return algorithm.delay(state, now, ahead + cost)
+
+
+def _take_one_by_one(
+    algorithm: Algorithm[State], state: State, timestamps: Sequence[float]
+) -> None:
+    for now in timestamps:
+        algorithm.take(state, now, 1.0)
+
+
+def _none_unasked(*_: object) -> int:
+    return 0
+
+
+def _no_refund(*_: object) -> None:
+    pass
+
+
+def _free_reject(*_: object) -> float:
+    return 0.0
+
+
+def _capacity_without_remaining(algorithm: Algorithm[State], state: State, now: float) -> float:
+    left = algorithm.remaining(state, now)
+    return 0.0 if math.isinf(left) else algorithm.capacity - left
+
+
+def all_used_now(new: Algorithm[State], old: Algorithm[Any], state: object, now: float) -> State:
+    """Return a state of `new` in which all that counts under `old` was taken at `now`.
+
+    That is safe, as it counts for longer than it would have. A debt stays a debt.
+    """
+    fresh = new.start()
+    spent = used(old, state, now)
+    if 0.0 < spent < math.inf:
+        debt = max(0.0, spent - old.capacity)
+        new.take(fresh, now, min(spent - debt, new.capacity) + debt)
+    return fresh
+
+
+def _not_storable(algorithm: object, _: object) -> NoReturn:
+    raise TypeError(
+        f"{algorithm!r} has no dump(state) and load(data): a store that keeps bytes needs both"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The optional methods of a class of algorithms; each is called with the instance first."""
+
+    delay_behind: Callable[[Any, Any, float, float, float], float] = _delay_of_sum
+    allowance: Callable[[Any, Any, float, int], int] = _none_unasked
+    take_each: Callable[[Any, Any, Sequence[float]], None] = _take_one_by_one
+    refund: Callable[[Any, Any, float, float, float], None] = _no_refund
+    cost_of_reject: Callable[[Any, Any, float, float, float], float] = _free_reject
+    used: Callable[[Any, Any, float], float] = _capacity_without_remaining
+    inherit: Callable[[Any, Algorithm[Any], object, float], Any] = all_used_now
+    dump: Callable[[Any, Any], bytes] = _not_storable
+    load: Callable[[Any, bytes], Any] = _not_storable
+
+
+# A batch method states again, for many, what these steps do for one.
+_RESTS_ON = {"delay_behind": ("delay",), "allowance": ("delay", "take"), "take_each": ("take",)}
+
+
+@lru_cache(maxsize=256)
+def _of_class(kind: type[Algorithm[Any]]) -> Capabilities:
+    found = {name: getattr(kind, name) for name in Capabilities.__slots__ if _has(kind, name)}
+    return Capabilities(**found)
+
+
+def _has(kind: type[Algorithm[Any]], name: str) -> bool:
+    """Return whether the class has a method that can be trusted.
+
+    A class that overrides `delay` or `take` does not want its base's batch methods, which would
+    bypass them.
+    """
+    for base in kind.__mro__:
+        members = vars(base)
+        if name in members:
+            return True
+        if any(step in members for step in _RESTS_ON.get(name, ())):
+            break
+    return False
+
+
+def capabilities(algorithm: Algorithm[Any]) -> Capabilities:
+    """Return what the algorithm's class can do."""
+    return _of_class(type(algorithm))
+
+
+def max_wait(algorithm: Algorithm[Any]) -> float:
+    """Return the longest wait, in seconds, that the algorithm does not reject."""
+    longest: float = getattr(algorithm, "max_wait", math.inf)
+    return longest
+
+
+def used(algorithm: Algorithm[Any], state: object, now: float) -> float:
+    """Return the tokens that count at `now`: more than the capacity where there is a debt."""
+    return capabilities(algorithm).used(algorithm, state, now)
+
+
+def inherit(new: Algorithm[State], old: Algorithm[Any], state: object, now: float) -> State:
+    """Return the state of `new` that continues where `old` stands: what was taken stays taken."""
+    inherited: State = capabilities(new).inherit(new, old, state, now)
+    return inherited
+
+
+def set_fields(value: object, **fields: object) -> None:
+    """Set fields of a frozen value while it is made."""
+    for name, each in fields.items():
+        object.__setattr__(value, name, each)
+
+
+# ---- timestamps: arithmetic that float rounding would make a little wrong ------------------------
+
+
+def until(timestamp: float, now: float) -> float:
+    """Seconds from `now` to the timestamp, or 0.0 if it has passed.
+
+    ``now + until(timestamp, now)`` is never before the timestamp. The plain difference can be too
+    short: 0.3 + (1.1 - 0.3) is below 1.1, and a task that sleeps for that long wakes too early.
+    """
+    delay = timestamp - now
+    if delay <= 0.0:
+        return 0.0
+    while now + delay < timestamp:
+        delay += math.ulp(abs(now) + delay)
+    return delay
+
+
+def edge(index: float, width: float) -> float:
+    """Return when period `index` begins: ``floor(timestamp / width) >= index`` from there on.
+
+    The periods are aligned to the zero of the clock. Exact but for rounding.
+    """
+    timestamp = index * width
+    while math.floor(timestamp / width) < index:
+        timestamp = math.nextafter(timestamp, math.inf)
+    return timestamp
+
+
+# ---- dumps: bytes that no algorithm has written are rejected, never guessed at -------------------
+
+LATEST = 1e10
+"""Seconds: three hundred years. Beyond it a double has no small fractions of a second, and beyond
+1e16 no single seconds: where time stands still, nothing is ever spent."""
+
+# Beyond 2 to the 53rd a float cannot tell a whole number from the next.
+_MOST = 2.0**53
+
+
+def pack(kind: int, *numbers: float) -> bytes:
+    """Return a dump: the byte that names the algorithm and the version, and the numbers."""
+    return struct.pack(f"<B{len(numbers)}d", kind, *numbers)
+
+
+def unpack(kind: int, data: bytes, algorithm: str, count: int) -> tuple[float, ...]:
+    """Return the numbers of a dump.
+
+    Raises:
+        ValueError: The first byte is not `kind`, or there are not so many numbers.
+    """
+    if not data or data[0] != kind:
+        begin = f"begin with {data[0]:#04x}, not {kind:#04x}" if data else "are empty"
+        raise ValueError(f"not a dump of {algorithm}: the bytes {begin}")
+    size = 1 + 8 * count
+    if len(data) != size:
+        raise ValueError(f"not a dump of {algorithm}: {len(data)} bytes instead of {size}")
+    return struct.unpack(f"<{count}d", data[1:])
+
+
+def check_dumped(
+    number: float,
+    algorithm: str,
+    *,
+    least: float = -math.inf,
+    fresh: bool = False,
+    whole: bool = False,
+) -> None:
+    """Check a number of a dump.
+
+    Args:
+        number: The number.
+        algorithm: What the dump is of, for the message.
+        least: The least that it can be.
+        fresh: Whether it is of a time, so minus infinity in an unused state.
+        whole: Whether it has to be a whole number.
+
+    Raises:
+        ValueError: No state holds that number: NaN, infinity and so on.
+    """
+    if fresh and number == -math.inf:
+        return
+    if (
+        not (least <= number and abs(number) < _MOST)
+        or (fresh and not whole and abs(number) > LATEST)
+        or (whole and not number.is_integer())
+    ):
+        raise ValueError(f"not a dump of {algorithm}: it cannot contain {number!r}")

@@ -3,12 +3,10 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
-
-__all__ = ["ServerQuota", "ServerQuotaState"]
+from aiothrottle.algorithms.protocol import Algorithm, until
+from aiothrottle.amounts import REQUESTS
 
 # Seconds. Servers round the time until the reset, mostly to whole seconds: two resets that differ
 # by less are of the same window.
@@ -18,6 +16,25 @@ _SAME_WINDOW = 1.5
 _MOST_IN_FLIGHT = 4096
 # A wait of fewer units in the last place of the time is due to rounding.
 _ULPS = 8.0
+
+
+class ReportedQuota(NamedTuple):
+    """One report of the quota of one resource."""
+
+    #: Tokens that remain.
+    remaining: float
+    #: Seconds until the server resets the quota.
+    reset_after: float
+    #: The resource of the limiter that it is about.
+    resource: str = REQUESTS
+    #: Tokens of a whole quota; infinity: not known.
+    limit: float = math.inf
+    #: Seconds by which the reset may be earlier.
+    error: float = 0.0
+    #: Whether the server throttled the request.
+    throttled: bool = False
+    #: Tokens per second to count on before the reset; 0.0: it is refilled then, at once.
+    refill: float = 0.0
 
 
 @dataclass(slots=True)
@@ -201,6 +218,12 @@ class ServerQuota:
     def reported(self, state: ServerQuotaState, now: float) -> float | None:
         """Tokens that remain; None if that is unknown."""
         return max(0.0, self._left(state, now)) if now < state.resets_at else None
+
+    def spent_for(self, state: ServerQuotaState, now: float) -> float:
+        """Seconds until the reset of a quota that is kept to, if it leaves no token; else 0.0."""
+        if not state.binds or state.refill or self._left(state, now) >= 1.0:
+            return 0.0
+        return until(state.resets_at, now)
 
     def reset_after(self, state: ServerQuotaState, now: float) -> float:
         """Seconds until the quota resets."""

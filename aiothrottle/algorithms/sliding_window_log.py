@@ -9,34 +9,27 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from aiothrottle.algorithms.capabilities import all_used_now
-from aiothrottle.algorithms.dumps import check_dumped
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
-from aiothrottle.rate import Rate, RateLike, as_rate
-
-__all__ = ["SlidingWindowLog", "SlidingWindowLogState"]
+from aiothrottle.algorithms.protocol import Algorithm, all_used_now, check_dumped, until
+from aiothrottle.algorithms.windows import Window
 
 # Python counts small numbers down without allocating.
 _ROOM = 256
-# Sums of fractional costs are off by a few units in the last place.
-_ROUNDING = 1e-9
 # Whether a dump has the costs, or not since they are all 1. Then room, last, used.
 _UNIT_KIND, _COST_KIND = 0x11, 0x12
 _HEAD = struct.Struct("<BHdd")
 
 
-def _numbers(values: Sequence[float] = ()) -> "array[float]":
-    """Return an array: a quarter of the memory of a list of floats, and freed at once."""
-    return array("d", values)
+# A quarter of the memory of a list of floats, and freed at once.
+_numbers: "partial[array[float]]" = partial(array, "d")
 
 
-def _adds_up(costs: Sequence[float] | None, used: float) -> bool:
+def _adds_up(costs: Sequence[float], used: float) -> bool:
     """Return whether that is their sum, but for the rounding of a great cost that has left."""
-    total = sum(costs or ())
+    total = sum(costs)
     off = 1e-6 * (total + 1)
     return used >= 0.0 and -off <= used - total <= off < math.inf
 
@@ -49,7 +42,8 @@ class SlidingWindowLogState:
     the log, and their sum `used`. What has left the window stays in the log until its room is
     needed: `room` costs of 1 can be taken before that. The first `gone` entries count no more: they
     are deleted many at a time. `last` is the latest timestamp there was, even if what was taken
-    then has been given back.
+    then has been given back. Of the deleted entries only the sum of their costs is known,
+    `deleted`, and the latest timestamp, `deleted_at`.
     """
 
     log: "array[float]" = field(default_factory=_numbers)
@@ -58,10 +52,13 @@ class SlidingWindowLogState:
     costs: list[float] | None = None
     used: float = 0.0
     gone: int = 0
+    # Not in a dump: a record in a store keeps its window.
+    deleted: float = field(default=0.0, compare=False)
+    deleted_at: float = field(default=-math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindowLog:
+class SlidingWindowLog(Window):
     """Never more than the limit in *any* period, and all of it can be used: the default.
 
     A cost can be taken when what was taken within the last period leaves room for it. The log of
@@ -70,8 +67,8 @@ class SlidingWindowLog:
     outside the window.
 
     Args:
-        rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
-            period it is one token in as much more time.
+        rate: Tokens per period: a number per second, a string or a `Rate`. A limit that is no whole
+            number is the next one in as much more time: 2.5/s as 3 in 1.2 s.
 
     Raises:
         TypeError: `rate` is of a kind that is not a rate.
@@ -85,29 +82,6 @@ class SlidingWindowLog:
     (0.5, 0.0)
     """
 
-    rate: Rate
-    _limit: float = field(repr=False, compare=False)
-    _period: float = field(repr=False, compare=False)
-    _rounding: float = field(repr=False, compare=False)
-
-    def __init__(self, rate: RateLike) -> None:
-        rate = as_rate(rate)
-        set_field = object.__setattr__  # frozen
-        set_field(self, "rate", rate)
-        whole = rate.in_whole_tokens
-        set_field(self, "_limit", whole.limit)
-        set_field(self, "_period", whole.period)
-        set_field(self, "_rounding", min(0.001, self._limit * _ROUNDING))
-
-    @property
-    def capacity(self) -> float:
-        """The limit, in tokens."""
-        return self._limit
-
-    def constants(self) -> tuple[float, float, float]:
-        """Return limit, period and rounding, by which a port decides to the last bit alike."""
-        return self._limit, self._period, self._rounding
-
     def start(self) -> SlidingWindowLogState:
         """Return an empty log."""
         return SlidingWindowLogState()
@@ -116,7 +90,9 @@ class SlidingWindowLog:
         """Seconds until enough has left the window for `cost`."""
         if cost > self._limit:
             return math.inf
-        missing = self._used(state) + cost - self._limit
+        # `_used`, inlined: the consumer asks for each grant.
+        used = len(state.log) - state.gone if state.costs is None else state.used
+        missing = used + cost - self._limit
         if missing <= self._rounding or cost == 0:
             return 0.0
         return until(self._leaves_at(state, missing), now)
@@ -130,7 +106,8 @@ class SlidingWindowLog:
             return
         if cost == 0:
             return
-        self._forget(state, now)
+        if state.log:
+            self._forget(state, now)
         if cost != 1 and state.costs is None:
             self._begin_costs(state)
         state.last = max(state.last, now)
@@ -214,11 +191,10 @@ class SlidingWindowLog:
 
     def dump(self, state: SlidingWindowLogState) -> bytes:
         """Return the log as bytes."""
-        log = state.log[state.gone :]
-        costs = None if state.costs is None else state.costs[state.gone :]
-        kind = _UNIT_KIND if costs is None else _COST_KIND
-        numbers = [*log, *(costs or ())]
-        used = state.used if _adds_up(costs, state.used) else sum(costs or ())
+        kind = _UNIT_KIND if state.costs is None else _COST_KIND
+        costs = (state.costs or [])[state.gone :]
+        numbers = [*state.log[state.gone :], *costs]
+        used = state.used if _adds_up(costs, state.used) else sum(costs)
         head = _HEAD.pack(kind, state.room, state.last, used)
         return head + struct.pack(f"<{len(numbers)}d", *numbers)
 
@@ -245,26 +221,40 @@ class SlidingWindowLog:
         for number in costs or ():
             check_dumped(number, algorithm, least=math.ulp(0.0))
         state = SlidingWindowLogState(log, room, last, costs, used)
-        if not self._is_sound(state):
+        in_order = all(instant <= later for instant, later in pairwise([*log, last]))
+        if costs is None:
+            fits = room <= self._room(state) and used == 0.0
+        else:
+            fits = count > 0 and room == 0 and _adds_up(costs, used)
+        if not (in_order and fits):
             raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
         return state
 
-    def _is_sound(self, state: SlidingWindowLogState) -> bool:
-        log, costs = state.log, state.costs
-        if any(later < instant for instant, later in pairwise(log)):
-            return False
-        if log and state.last < log[-1]:
-            return False
-        if costs is None:
-            return state.room <= self._room(state) and state.used == 0.0
-        return bool(log) and state.room == 0 and _adds_up(costs, state.used)
-
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowLogState:
-        """Continue with the log of another window; how much fits is found anew."""
+        """Continue with the log of another window; how much fits is found anew.
+
+        In a longer window earlier entries count again. Those that were deleted are taken to be as
+        late as the old window admits.
+        """
         if not isinstance(old, SlidingWindowLog):
             return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
         kept.room = 0
+        if self._period > old._period:
+            kept.gone = 0
+            kept.used = math.fsum(kept.costs or ())
+            missing = min(kept.deleted, self._limit)
+            # Entries that may be in the window are put back: a full old window at a time.
+            while missing > 0.0 and kept.deleted_at + self._period > now:
+                cost = min(missing, old._limit)
+                entries = math.ceil(cost)
+                if kept.costs is not None:
+                    kept.costs[:0] = [cost / entries] * entries
+                    kept.used += cost
+                kept.log[:0] = _numbers([kept.deleted_at] * entries)
+                kept.deleted -= cost
+                kept.deleted_at -= old._period
+                missing -= cost
         return kept
 
     def _used(self, state: SlidingWindowLogState) -> float:
@@ -308,14 +298,21 @@ class SlidingWindowLog:
             if state.gone == len(log):
                 self._clear(state)
             elif 8 * state.gone > len(log):
-                del log[: state.gone]
-                if costs is not None:
-                    del costs[: state.gone]
+                self._delete(state, state.gone)
                 state.gone = 0
 
     def _clear(self, state: SlidingWindowLogState) -> None:
-        del state.log[:]
+        self._delete(state, len(state.log))
         state.costs, state.used, state.gone = None, 0.0, 0
+
+    def _delete(self, state: SlidingWindowLogState, entries: int) -> None:
+        """Delete the oldest entries; what they were is needed if the window becomes longer."""
+        if entries:
+            state.deleted_at = state.log[entries - 1]
+            del state.log[:entries]
+            state.deleted += entries if state.costs is None else sum(state.costs[:entries])
+            if state.costs is not None:
+                del state.costs[:entries]
 
     def _begin_costs(self, state: SlidingWindowLogState) -> list[float]:
         """List the costs, all of which were 1 so far."""

@@ -2,10 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
+from typing import Any, NoReturn
 
 from aiothrottle import __version__
 
@@ -19,6 +22,9 @@ _COMMANDS = {
     "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
     "completion": "print a script that completes these commands and their options in a shell",
 }
+# How argparse begins the errors that `_Parser` improves.
+_UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: (\S+)")
+_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 # The exit status of a program that a signal ended: 128 and the number of SIGINT, or of SIGPIPE.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 
@@ -43,6 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests what an unknown option or command may have meant."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of `ArgumentParser`
+        # An abbreviation would be another option as soon as a second one begins like it.
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, with a suggestion, and exit."""
+        super().error(self._plain(message))
+
+    def _plain(self, message: str) -> str:
+        if found := _UNKNOWN_ARGUMENT.match(message):
+            given = found[1].partition("=")[0]
+            known = [it for action in self._actions for it in action.option_strings]
+            what = "option" if given.startswith("-") else "argument"
+            return f"unknown {what} {given}{_meant(given, known)}"
+        if found := _UNKNOWN_COMMAND.match(message):
+            known = [*_COMMANDS]
+            meant = _meant(found[1], known) or f"; the commands are {', '.join(known)}"
+            return f"unknown command {found[1]!r}{meant}"
+        return message
+
+
+def _meant(given: str, known: Sequence[str]) -> str:
+    near = get_close_matches(given, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status.
 
@@ -56,7 +91,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 0
     # Imported late, so that fetch does not load what only simulate needs.
     module = _module(name)
-    command = argparse.ArgumentParser(prog=f"{parser.prog} {name}", exit_on_error=False)
+    command = _Parser(prog=f"{parser.prog} {name}", exit_on_error=False)
     module.fill(command)
     return int(module.execute(command, _parse(command, arguments[1:])))
 
@@ -87,9 +122,7 @@ def _module(name: str) -> ModuleType:
 
 def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
     """Make the parser of the arguments before those of a command, or of those, too."""
-    parser = argparse.ArgumentParser(
-        prog="aiothrottle", description="Stay under the limits of the APIs you call."
-    )
+    parser = _Parser(prog="aiothrottle", description="Stay under the limits of the APIs you call.")
     parser.add_argument("--version", action="version", version=f"aiothrottle {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in _COMMANDS.items():

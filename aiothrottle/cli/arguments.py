@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
-from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
 __all__ = [
     "header",
@@ -23,6 +23,7 @@ __all__ = [
     "whole_rate",
 ]
 
+_RATES = "write 20 (per second), 10/s, 100/min, 5000/24h, 1/250ms or '1000 per hour'"
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 (5.6.2)
 _METHOD = re.compile(_NAME)
 _HEADER = re.compile(rf"({_NAME})\s*:\s*+([^\x00-\x08\x0a-\x1f\x7f]*)")
@@ -36,7 +37,8 @@ def rate(text: str) -> Rate:
     try:
         return as_rate(given)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        # The advice of the library is about arguments of Python.
+        raise argparse.ArgumentTypeError(str(error).replace(ACCEPTED, _RATES)) from None
 
 
 def whole_rate(text: str) -> Rate:

@@ -103,8 +103,8 @@ class Display:
 
 def _started(screen: TextIO) -> "Live | None":
     try:
-        from rich.console import Console  # noqa: PLC0415 - see above
-        from rich.live import Live  # noqa: PLC0415
+        from rich.console import Console
+        from rich.live import Live
     except ImportError:  # the extra "cli" is not installed
         return None
     console = Console(file=screen)
@@ -123,9 +123,9 @@ def _started(screen: TextIO) -> "Live | None":
 
 
 def _rows(parts: Sequence[Part], fraction: float | None, left: str, width: int) -> "RenderableType":
-    from rich.console import Group  # noqa: PLC0415 - see above
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
 
     rows: list[RenderableType] = []
     if fraction is not None:
@@ -140,7 +140,7 @@ def _rows(parts: Sequence[Part], fraction: float | None, left: str, width: int) 
 
 def _texts(parts: Sequence[Part], width: int) -> "list[Text]":
     """Return rows of as many parts as fit; a part that alone is too long is cut off."""
-    from rich.text import Text  # noqa: PLC0415 - see above
+    from rich.text import Text
 
     rows: list[Text] = []
     for text, style in parts:

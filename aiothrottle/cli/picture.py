@@ -11,8 +11,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from aiothrottle._checks import number
 from aiothrottle.rate import Rate
-from aiothrottle.texts import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def save(panels: Sequence[Panel], title: str, picture: Path, messages: TextIO) -
 
 
 def _figure_class() -> "type[Figure]":
-    from matplotlib.figure import Figure  # noqa: PLC0415 - large, and only for the picture
+    from matplotlib.figure import Figure  # large, and only for the picture
 
     return Figure
 

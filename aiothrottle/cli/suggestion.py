@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from aiothrottle._checks import number
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
-from aiothrottle.texts import number
 
 __all__ = ["Advice", "Sighting", "readable_rate", "reported", "seen", "usual_guard", "written"]
 

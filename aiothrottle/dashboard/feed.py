@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TypedDict
 
 from aiothrottle import events
+from aiothrottle._checks import number
 from aiothrottle.dashboard.history import History
 from aiothrottle.dashboard.shared_use import shared_use
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.growth import Growth
 from aiothrottle.metrics.recorder import Counts, Recording
-from aiothrottle.texts import number
 
 __all__ = ["Feed", "Snapshot"]
 

@@ -21,6 +21,7 @@ from yarl import URL
 
 from aiothrottle.dashboard.connections import Connections, serving
 from aiothrottle.dashboard.feed import Feed
+from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
 __all__ = ["serve"]
@@ -90,7 +91,8 @@ async def serve(
     ...     async with serve({"GitHub": github, "shop": shop}, port=8321) as url:
     ...         print(f"see {url}")
     """
-    named = limiters if isinstance(limiters, Mapping) else {"limiter": limiters}
+    default = limiters.name if isinstance(limiters, RateLimiter) else "limiter"
+    named = limiters if isinstance(limiters, Mapping) else {default: limiters}
     for name, limiter in named.items():
         gauges.check(limiter, name)
     _check(host, port, facts=facts, label=label)

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias, cast
 
-from aiothrottle.headers.retry_after import delay_of, read_delay
-from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, read_number
+from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, delay_of, read_delay, read_number
 
 __all__ = ["BodyResult", "Object", "nested_headers", "number_of", "read_body"]
 

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 
 from aiothrottle.headers.fields import FAMILIES, Fields, label_of
-from aiothrottle.headers.limits import Policy, binding
+from aiothrottle.headers.limits import Policy, Vendor, binding
 from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.quota_headers import HeaderQuota, read_named_limits, read_quota
 from aiothrottle.headers.quotas import join
-from aiothrottle.headers.record import Vendor
 from aiothrottle.headers.structured import read_structured
 from aiothrottle.headers.values import Clock
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
+from aiothrottle.headers.limits import Headers
 from aiothrottle.headers.memo import Memo
-from aiothrottle.headers.retry_after import WAITS
+from aiothrottle.headers.values import WAITS
 
 __all__ = [
     "FAMILIES",
     "IS_LIMIT_HEADER",
     "LAYOUTS",
     "Fields",
-    "Headers",
     "Labels",
     "Layout",
     "Lines",
@@ -27,8 +27,6 @@ __all__ = [
 Lines: TypeAlias = Collection[tuple[str, str]]
 """Names and values."""
 Names: TypeAlias = tuple[str, ...]
-Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
-"""A multidict, another mapping, or pairs in the order received."""
 
 
 class _Role(NamedTuple):

@@ -4,15 +4,12 @@ from datetime import datetime
 
 from aiothrottle.headers.body import BodyResult, nested_headers, read_body
 from aiothrottle.headers.combine import NO_LIMIT, read_limits
-from aiothrottle.headers.fields import LAYOUTS, Fields, Headers, Labels, collect, label_of, lines_of
-from aiothrottle.headers.limits import Policy, ServerLimits
+from aiothrottle.headers.fields import LAYOUTS, Fields, Labels, collect, label_of, lines_of
+from aiothrottle.headers.limits import Headers, Policy, ServerLimits
 from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.profile_reader import read_vendor, with_seconds
 from aiothrottle.headers.quota_headers import HeaderQuota
-from aiothrottle.headers.retry_after import read_wait
-from aiothrottle.headers.server_clock import ServerClock
-from aiothrottle.headers.values import Clock, read_number
-from aiothrottle.headers.vendors import profile_for
+from aiothrottle.headers.values import Clock, ServerClock, read_number, read_wait
 
 __all__ = ["parse_rate_limit", "parse_response"]
 
@@ -139,7 +136,13 @@ def parse_response(
 
 def _profile(profile: Profile | str) -> Profile | None:
     """Return the profile, if there is one and it has an effect."""
-    found = profile_for(profile) if isinstance(profile, str) else profile
+    found: Profile | None
+    if isinstance(profile, str):
+        from aiothrottle.headers.vendors import profile_for
+
+        found = profile_for(profile)
+    else:
+        found = profile
     if found is not None and not isinstance(found, Profile):
         raise TypeError(f"profile must be a Profile, a host or a vendor's name, got {found!r}")
     return found if found is not None and found.has_effect else None

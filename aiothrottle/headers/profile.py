@@ -3,11 +3,13 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from aiothrottle.checks import check_number
-from aiothrottle.headers.fields import IS_LIMIT_HEADER, Layout, Names, layouts
+from aiothrottle._checks import check_number
 from aiothrottle.headers.memo import Memo
+
+if TYPE_CHECKING:  # a session imports profiles, but no parser before the first response
+    from aiothrottle.headers.fields import Layout, Names
 
 __all__ = ["Items", "Json", "Limit", "Profile"]
 
@@ -229,6 +231,8 @@ class Profile:
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
+        from aiothrottle.headers.fields import IS_LIMIT_HEADER
+
         body_header = self.body_header.lower()
         return Memo(
             lambda header: (
@@ -237,8 +241,10 @@ class Profile:
         )
 
     @cached_property
-    def layouts(self) -> Memo[Names, Layout]:
+    def layouts(self) -> "Memo[Names, Layout]":
         """The places of the fields in a response, with those of the profile."""
+        from aiothrottle.headers.fields import layouts
+
         return layouts(self._claims)
 
     def _claims(self, header: str) -> bool:

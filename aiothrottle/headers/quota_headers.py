@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aiothrottle.headers.fields import FAMILIES
-from aiothrottle.headers.limits import Policy
+from aiothrottle.headers.limits import UNIT_BY_NAME, Policy
 from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
-from aiothrottle.headers.units import UNIT_BY_NAME
 from aiothrottle.headers.values import Clock, in_seconds, items, read_reset, read_window
 
 __all__ = ["HeaderQuota", "read_latest_reset", "read_named_limits", "read_quota"]

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-import http_sf
-
 from aiothrottle.headers.limits import Policy
 from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_policies
@@ -61,6 +59,8 @@ def _joined(policy: Policy, states: dict[str, Policy]) -> Policy:
 
 
 def _policies(text: str) -> list[Policy]:
+    from http_sf import Token
+
     lines = text.split("\n")
     if any(line[:1].isdecimal() for line in lines):
         return read_policies(lines)
@@ -72,7 +72,7 @@ def _policies(text: str) -> list[Policy]:
             continue
         if quota is not None:
             unit = item.parameters.get(_UNIT)
-            word = str(unit) if isinstance(unit, str | http_sf.Token) else None
+            word = str(unit) if isinstance(unit, str | Token) else None
             policies.append(Policy(item.name, quota, _window(item), unit=word))
     return policies
 
@@ -113,6 +113,8 @@ def _tighter(one: Policy | None, other: Policy) -> Policy:
 
 
 def _parse(lines: Iterable[str]) -> list[_Item]:
+    import http_sf
+
     text = ", ".join(lines)
     if not text or len(text) > _LONGEST or not text.isascii():
         return []

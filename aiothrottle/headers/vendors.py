@@ -53,7 +53,6 @@ def _with_tuples(table: _Table) -> _Table:
     }
 
 
-# Loaded at import: at first use, the file would be read inside a running event loop.
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _read()})
 """All profiles by name, read-only."""
 

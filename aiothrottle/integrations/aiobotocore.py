@@ -17,15 +17,13 @@ from typing import Any, Protocol
 
 from aiohttp import ClientResponse
 
+from aiothrottle._checks import check_number, shown
 from aiothrottle._http.admission import AnyLimiter
-from aiothrottle._http.reports import report_failure
 from aiothrottle.aiohttp.hold import Holds
-from aiothrottle.checks import check_number
 from aiothrottle.headers import parse_rate_limit
 from aiothrottle.keyed import expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
-from aiothrottle.redact import shown
 
 __all__ = ["throttle_session"]
 
@@ -210,6 +208,6 @@ def _report(permit: Permit, response: Mapping[str, Any], parsed: Mapping[str, An
     if limits.throttled or parsed.get("Error", {}).get("Code") in _THROTTLED:
         permit.report_throttled(limits.retry_after)
     elif status >= _LEAST_FAILURE:
-        report_failure(permit, answered=True)
+        permit._report_failure(answered=True)
     else:
         permit.report_success()

@@ -9,8 +9,8 @@ Only asynchronous calls take tokens, since a limiter belongs to one event loop.
 
 from typing import TYPE_CHECKING, NoReturn
 
+from aiothrottle._checks import shown
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.redact import shown
 
 if TYPE_CHECKING:
     from langchain_core.rate_limiters import (  # type: ignore[import-not-found, unused-ignore]
@@ -46,7 +46,7 @@ def langchain_rate_limiter(limiter: RateLimiter) -> "BaseRateLimiter":
             "LangChain does not report when a call ends, so no concurrency limit can be kept: "
             f"give a limiter without one, not {limiter!r}"
         )
-    from langchain_core.rate_limiters import (  # noqa: PLC0415 - need not be installed
+    from langchain_core.rate_limiters import (  # need not be installed
         BaseRateLimiter,
     )
 

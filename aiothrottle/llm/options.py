@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
-from aiothrottle.checks import check_whole
+from aiothrottle._checks import check_whole, shown
 from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
 from aiothrottle.llm.calls import (
     ANTHROPIC_PATHS,
@@ -23,7 +23,6 @@ from aiothrottle.llm.readers import EventUsage, JsonUsage
 from aiothrottle.llm.retries import retry
 from aiothrottle.llm.tokens import TokenCounter, estimate_tokens
 from aiothrottle.llm.usage import CostOf, anthropic_cost, openai_cost
-from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 __all__ = ["LLMOptions", "anthropic", "openai"]

@@ -3,16 +3,11 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+from aiothrottle._checks import check_whole, shown
 from aiothrottle._core.engine import Engine
-from aiothrottle.adaptive.pace import Pace
-from aiothrottle.algorithms import AllOf, PerResource, Unlimited
-from aiothrottle.amounts import REQUESTS
-from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
-from aiothrottle.redact import shown
-from aiothrottle.stores.reserved import Reserved
 
 __all__ = [
     "AnyLimiter",
@@ -64,7 +59,7 @@ def paused_for(limiter: AnyLimiter) -> float:
 
 
 def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
-    """Return the rates in force: given, reported by the server or adaptive, and with the guard.
+    """Return the rates in force: given, reported by the server or adaptive; without the guard.
 
     Of a limiter with resources, those of requests.
 
@@ -74,19 +69,7 @@ def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
     (Rate(limit=10.0, period=1.0), Rate(limit=500.0, period=60.0))
     """
     engine = _only(limiter)
-    if engine is None:
-        return ()
-    algorithm, state = engine.bucket.own
-    if isinstance(algorithm, Pace):
-        return (Rate(state.rate),)
-    if isinstance(algorithm, Reserved):
-        algorithm = algorithm.algorithm
-    if isinstance(algorithm, PerResource):
-        algorithm = algorithm.by_resource.get(REQUESTS, Unlimited())
-    algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
-    found = (getattr(each, "rate", None) for each in algorithms)
-    # A burst is an algorithm with the rate of another one.
-    return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
+    return () if engine is None else engine.adaptation.rates()
 
 
 def tokens_per_second(limiter: AnyLimiter) -> float | None:

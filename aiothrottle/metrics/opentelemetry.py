@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
+from aiothrottle._checks import shown
 from aiothrottle.events import Granted, Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counted, Recorder
-from aiothrottle.redact import shown
 
 __all__ = ["OpenTelemetryMetrics"]
 

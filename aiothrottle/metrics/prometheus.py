@@ -21,10 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from aiothrottle._checks import shown
 from aiothrottle.events import Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
-from aiothrottle.redact import shown
 
 __all__ = ["BUCKETS", "PrometheusMetrics"]
 
@@ -99,15 +99,17 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             Retried: _counter("retries", "Retries of requests."),
         }
         for name, recording in recorded.items():
-            for key, counts in list(recording.series.items()):
+            # Copies, as the loop's thread goes on: `list` makes a tuple of each item, at which a
+            # garbage collection may let that thread run.
+            for key, counts in recording.series.copy().items():
                 labels = [name, key]
                 waits.add_metric(labels, _cumulated(self._bounds, counts.waits), counts.waited)
                 tokens.add_metric(labels, counts.tokens)
-                for resource, cost in list(counts.resources.items()):
+                for resource, cost in counts.resources.copy().items():
                     resources.add_metric([*labels, resource], cost)
                 kinds[Throttled].add_metric(labels, counts.total(Throttled))
                 kinds[Retried].add_metric(labels, counts.total(Retried))
-                for (kind, reason), count in list(counts.kinds.items()):
+                for (kind, reason), count in counts.kinds.copy().items():
                     if reason:
                         kinds[kind].add_metric([*labels, reason], count)
         yield from (waits, tokens, resources, *kinds.values())

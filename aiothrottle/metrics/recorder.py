@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from aiothrottle import events
+from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
 __all__ = ["Counted", "Counts", "Pauses", "Recorder", "Recording"]
@@ -68,7 +69,7 @@ class Counts:
 
     def total(self, kind: type[Counted]) -> int:
         """Return how many events of a type there were, for all reasons."""
-        return sum(count for (each, _), count in list(self.kinds.items()) if each is kind)
+        return sum(count for (each, _), count in self.kinds.copy().items() if each is kind)
 
 
 @dataclass(slots=True)
@@ -164,12 +165,14 @@ class Recorder(Generic[S]):
         self._make = make
         self._recordings: dict[str, Recording[S]] = {}
 
-    def watch(self, limiter: gauges.AnyLimiter, name: str, *, keys: int = 0) -> Callable[[], None]:
+    def watch(
+        self, limiter: gauges.AnyLimiter, name: str | None = None, *, keys: int = 0
+    ) -> Callable[[], None]:
         """Watch a limiter from now on.
 
         Args:
             limiter: The limiter.
-            name: Its name in the metrics.
+            name: Its name in the metrics. None: `RateLimiter.name`; a `KeyedRateLimiter` needs one.
             keys: How many keys of a `KeyedRateLimiter` get a series of their own, first come, first
                 served; the others share ``other``. 0: none.
 
@@ -180,7 +183,10 @@ class Recorder(Generic[S]):
             TypeError: An argument has a wrong type.
             ValueError: The name is taken; or `keys` is below 0.
         """
+        if name is None and isinstance(limiter, RateLimiter):
+            name = limiter.name
         gauges.check(limiter, name, keys)
+        assert name is not None  # checked
         if name in self._recordings:
             raise ValueError(f"a limiter named {name!r} is watched already: give another name")
         own = self._make(name, None)

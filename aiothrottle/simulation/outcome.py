@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from aiothrottle.texts import number
+from aiothrottle._checks import number
 
 __all__ = ["Arrival", "Outcome", "Waits", "cells", "fairness", "table", "waits_of"]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from aiothrottle.checks import check_number, check_whole
+from aiothrottle._checks import check_number, check_whole
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import RateLike
 from aiothrottle.retry import Retry

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from aiothrottle.checks import check_choice, check_number
+from aiothrottle._checks import check_choice, check_number, duration
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.testing.algorithms import (
     FixedWindow,
@@ -13,7 +13,6 @@ from aiothrottle.testing.algorithms import (
     TokenBucket,
 )
 from aiothrottle.testing.server import AlgorithmName
-from aiothrottle.texts import duration
 
 __all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
 

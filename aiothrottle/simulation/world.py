@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiothrottle._http.reports import PauseRule, report_pause
+from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
@@ -169,12 +169,11 @@ class World:
         delay = self._retry.next_delay(
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
-        paused = report_pause(
-            permit,
+        paused = permit._report_pause(
             retry_after or None,
             PauseRule(
                 0.0,  # without jitter: the same arguments give the same outcome
-                self._retry.max_retry_after,
+                self._retry.max_pause,
                 self._retry.backoff,
                 self._retry.max_backoff,
             ),

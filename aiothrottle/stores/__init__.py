@@ -6,10 +6,25 @@
 the base for a store of your own.
 """
 
-from aiothrottle.stores.memory import MemoryStore
-from aiothrottle.stores.slots import Claim, Granted, SlotStore
-from aiothrottle.stores.store import Answer, Key, Store
-from aiothrottle.stores.swap import Loaded, SwapStore
+from typing import TYPE_CHECKING
+
+from aiothrottle._lazy import lazily
+
+if TYPE_CHECKING:
+    from aiothrottle.stores.memory import MemoryStore
+    from aiothrottle.stores.slots import Claim, Granted, SlotStore
+    from aiothrottle.stores.store import Answer, Key, Store
+    from aiothrottle.stores.swap import Loaded, SwapStore
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "memory": "MemoryStore",
+            "slots": "Claim Granted SlotStore",
+            "store": "Answer Key Store",
+            "swap": "Loaded SwapStore",
+        },
+    )
 
 __all__ = [
     "Answer",

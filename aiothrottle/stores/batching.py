@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiothrottle.algorithms import AllOf, PerResource
-from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.protocol import Algorithm, max_wait
 from aiothrottle.amounts import REQUESTS
 
 __all__ = ["MOST_AHEAD", "Batching"]

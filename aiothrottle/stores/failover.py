@@ -238,7 +238,8 @@ class FailoverStore(Store):
         """Raise without a call if the store has just failed, and not for the first time."""
         health = self._store_health
         if health.failures > 1 and not health.take_turn():
-            raise StoreUnavailable(f"not asked again yet: {health.error}") from health.error
+            cause = health.error and health.error.__cause__
+            raise StoreUnavailable(f"not asked again yet: {health.error}") from cause
 
     def _call_failed(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
         """Go on without the store, or raise the error."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.amounts import nothing, total
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.local_share import LocalShare

@@ -16,11 +16,11 @@ from contextvars import Context
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle._checks import duration
+from aiothrottle.algorithms.protocol import until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.process_count import ProcessCounter
 from aiothrottle.stores.store import Key, Store
-from aiothrottle.texts import duration
 
 __all__ = ["Health"]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from aiothrottle._checks import number
 from aiothrottle.algorithms import (
     AllOf,
     FixedWindow,
@@ -23,13 +24,16 @@ from aiothrottle.algorithms import (
     SlidingWindowCounter,
     SlidingWindowLog,
 )
-from aiothrottle.algorithms.capabilities import capabilities, max_wait
-from aiothrottle.algorithms.dumps import LATEST, check_dumped
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import (
+    LATEST,
+    Algorithm,
+    capabilities,
+    check_dumped,
+    max_wait,
+    until,
+)
 from aiothrottle.amounts import nothing
 from aiothrottle.stores.store import Answer
-from aiothrottle.texts import number
 
 __all__ = ["EPOCH", "HEAD", "DamagedRecordError", "Record", "other_algorithm", "seal"]
 
@@ -265,5 +269,6 @@ def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
     """Return the error of a key that two algorithms use."""
     return ValueError(
         f"the record of {key!r} is not one of {algorithm!r}: another algorithm has written it, or "
-        "the same with windows of another period; give each a key of its own, or clear(key)"
+        "the same with windows of another period; give each a key of its own, or call "
+        "`await limiter.reset()` once"
     )

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
-from aiothrottle.algorithms.capabilities import inherit
+from aiothrottle.algorithms.protocol import inherit
 from aiothrottle.amounts import common, positive
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.store import Answer

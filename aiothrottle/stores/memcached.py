@@ -18,7 +18,7 @@ except ModuleNotFoundError as _error:
         "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
     ) from _error
 
-from aiothrottle.redact import shown
+from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.slots import slots_key

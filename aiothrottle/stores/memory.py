@@ -1,7 +1,11 @@
-"""The store of one process: a dict. It answers as the shared stores do, and at once."""
+"""The store of one process: a dict. It answers as the shared stores do, and at once.
+
+Invariant: each step on a record is taken under a lock, as loops in several threads may share it.
+"""
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +36,7 @@ class _Entry:
 
 
 class MemoryStore(Keeper, SlotStore):
-    """Keeps the records in this process: for several limiters on one event loop, and for tests.
+    """Keeps the records in this process: for several limiters, on one event loop or on several.
 
     Args:
         clock: Returns the time in seconds. It may step back. On an event loop with a time of its
@@ -46,10 +50,11 @@ class MemoryStore(Keeper, SlotStore):
     (0.0, 60.0)
     """
 
-    __slots__ = ("_clock", "_entries", "_many", "_tables")
+    __slots__ = ("_clock", "_entries", "_lock", "_many", "_tables")
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._many = _FEW
         self._tables: dict[str, SlotTable] = {}
@@ -65,19 +70,25 @@ class MemoryStore(Keeper, SlotStore):
     async def clear(self, key: Key) -> None:
         """Forget the record of the key, and its slots."""
         name = name_of(key)
-        self._entries.pop(name, None)
-        self._tables.pop(name, None)
+        with self._lock:
+            self._entries.pop(name, None)
+            self._tables.pop(name, None)
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
         """Take, keep and return slots, in one atomic step."""
         name = name_of(key)
-        table = self._tables.setdefault(name, SlotTable())
-        granted = table.claim(self._now(), claim)
-        if not table.seconds():
-            del self._tables[name]
+        with self._lock:
+            table = self._tables.setdefault(name, SlotTable())
+            granted = table.claim(self._now(), claim)
+            if not table.seconds():
+                del self._tables[name]
         return granted
 
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        with self._lock:
+            return self._apply_now(key, algorithm, step)
+
+    def _apply_now(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         name = name_of(key)
         clock = self._now()
         entry = self._entries.get(name)

@@ -15,9 +15,8 @@ except ModuleNotFoundError as _error:
     ) from _error
 from pymongo.errors import DuplicateKeyError
 
+from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm, WaitUntil
-from aiothrottle.checks import check_number
-from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.mongo_wait_until import (

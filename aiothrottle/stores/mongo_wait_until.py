@@ -9,9 +9,8 @@ Invariant: the document and the bytes of a record have the same numbers.
 from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.algorithms.dumps import LATEST, check_dumped
 from aiothrottle.algorithms.level import ROUNDING, Level
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import LATEST, check_dumped, until
 from aiothrottle.stores.ledger import EPOCH, HEAD, DamagedRecordError, Record, seal
 from aiothrottle.stores.store import Answer
 

@@ -18,9 +18,9 @@ import weakref
 from contextvars import Context
 from typing import TYPE_CHECKING, cast
 
-from aiothrottle._core.engine import Engine, fail, is_granted
-from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle._core.engine import Engine, fail
+from aiothrottle._core.wait_queue import is_granted
+from aiothrottle.algorithms.protocol import max_wait, until
 from aiothrottle.errors import ThrottleTimeout, twin
 from aiothrottle.stores.reserved import Reservation
 from aiothrottle.stores.reserver import SHORTEST_BREAK, Reserver, reserved_of
@@ -131,7 +131,7 @@ class Newcomers:
         except Exception as error:  # noqa: BLE001 - the waiters get it, whatever it is
             for waiter in batch:
                 reserver.undecided.pop(waiter, None)
-                fail(waiter, twin(error, engine.key))
+                fail(waiter, twin(error, engine.label))
             return
         taken = len(answer.instants)
         now = reserver.hold(engine, costs[:taken], answer)
@@ -168,7 +168,7 @@ class Newcomers:
                 del self._reserver.undecided[waiter]
                 engine.reject("timeout")
                 timeout = longest if waiter.timeout is None else min(longest, waiter.timeout)
-                error = ThrottleTimeout(retry_after, timeout=timeout, key=engine.key)
+                error = ThrottleTimeout(retry_after, timeout=timeout, **engine.label)
                 fail(waiter, error)
 
     def _task_ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:

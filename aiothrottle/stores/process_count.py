@@ -15,7 +15,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import until
 
 if TYPE_CHECKING:
     from aiothrottle.stores.store import Store

@@ -24,11 +24,10 @@ except ModuleNotFoundError as _error:
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
+from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.checks import check_number
+from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.redis_nodes import Nodes

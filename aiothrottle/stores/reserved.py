@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.amounts import ROUNDING, common, covers, positive, total
 
 __all__ = ["Reservation", "Reserved", "ReservedState", "Used"]

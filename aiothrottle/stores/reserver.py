@@ -25,8 +25,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle._core.engine import Engine
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import covers, positive
 from aiothrottle.errors import StoreUnavailable, reason_of
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
@@ -394,9 +393,7 @@ class Reserver:
         tokens = reserved.tokens.real
         if not self.batching.way:
             return tokens
-        now, queue = engine.now(), engine.queue
-        levels = (queue.usual, *queue.others.values())
-        waiting = math.fsum([level.cost.real for level in levels])
+        now, waiting = engine.now(), engine.queue.cost.real
         ready = math.fsum([each.cost.real for each in reserved.ready if each.at <= now])
         return tokens - min(ready, waiting)
 

@@ -7,8 +7,7 @@ equal part for each of the processes that were counted in the store.
 import math
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiothrottle.checks import check_choice
-from aiothrottle.redact import shown
+from aiothrottle._checks import check_choice, shown
 
 if TYPE_CHECKING:
     from aiothrottle.stores.process_count import ProcessCounter

@@ -15,11 +15,8 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiothrottle._core.engine import Engine
-from aiothrottle._core.verdict import Verdict
-from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle._core.engine import Engine, Verdict
+from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.failover import FailoverStore
 from aiothrottle.stores.newcomers import Newcomers

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from aiothrottle.checks import check_number, check_whole
+from aiothrottle._checks import check_number, check_whole
 
 __all__ = ["SharedConcurrency"]
 

@@ -164,8 +164,6 @@ class SharedSemaphore:
                 self._start_task(self._engine.loop)
             assert self._task is not None
             await asyncio.wait([self._task])
-            if self._outage.failures:
-                return
 
     @asynccontextmanager
     async def try_lease(self) -> AsyncGenerator[None]:
@@ -228,9 +226,11 @@ class SharedSemaphore:
         now = self._engine.bucket.clock()
         held, wanted = self._count()
         known = self._claims.known
-        if known is None and not (held or wanted) and self._claims.are_over(now, self.shared.lease):
-            self._rest()  # what could not be returned has expired
-            return False
+        if known is None and not (held or wanted):
+            gives_up = self._engine.closed and self._outage.failures
+            if gives_up or self._claims.are_over(now, self.shared.lease):
+                self._rest()  # what could not be returned expires, or has expired
+                return False
         if self._outage.failures:  # new waiters ask at once; otherwise the pause has to end
             return (bool(wanted) and not self._outage.serves) or now >= self._ask_at
         # Only who wants a slot has a use for being woken: a store may wake without a reason.
@@ -285,7 +285,7 @@ class SharedSemaphore:
             return
         self._outage.end_fallback()
         self._engine.fail_all(error)
-        fail_tries(tries, error, self._engine.key)
+        fail_tries(tries, error, self._engine.label)
 
     def _report(self, change: "StoreDown | StoreUp") -> None:
         self._engine.report_store(change, self)

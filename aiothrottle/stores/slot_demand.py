@@ -40,12 +40,12 @@ class SlotDemand:
     def add(self, slots: int) -> None:
         """Give the engine slots, and serve its queue."""
         if slots > 0:
-            self._engine.semaphore.slots += slots
+            self._engine.semaphore.add(slots)
             self._engine.wake()
 
     def drop(self, slots: int) -> None:
         """Take free slots from the engine; the next claim returns them."""
-        self._engine.semaphore.slots -= slots
+        self._engine.semaphore.add(-slots)
 
     def drop_free(self) -> None:
         """Take all free slots from the engine."""

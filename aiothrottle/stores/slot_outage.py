@@ -120,11 +120,9 @@ class SlotOutage:
 
     def call_answered(self, now: float) -> None:
         """Note an answer: the store counts again."""
-        if self.failures:
-            self._health.unfollow(self)
-            self._health.end_outage()
         self.forget_failures()
         if self._down_since is not None:
+            self._health.end_outage()
             # The clock may be that of another loop.
             after, self._down_since = max(0.0, now - self._down_since), None
             self._report(StoreUp(None, after))

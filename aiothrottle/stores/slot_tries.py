@@ -5,7 +5,7 @@ Invariant: a future that is taken is settled, or put back for the next call.
 
 import asyncio
 
-from aiothrottle.errors import twin
+from aiothrottle.errors import Label, twin
 
 __all__ = ["SlotTries", "fail_tries", "settle_tries"]
 
@@ -52,8 +52,8 @@ def settle_tries(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def fail_tries(futures: list[asyncio.Future[None]], error: Exception, key: object) -> None:
+def fail_tries(futures: list[asyncio.Future[None]], error: Exception, label: Label) -> None:
     """Raise the error in the requests, for each an error of its own."""
     for future in futures:
         if not future.done():
-            future.set_exception(twin(error, key))
+            future.set_exception(twin(error, label))

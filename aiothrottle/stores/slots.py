@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aiothrottle.algorithms.dumps import LATEST
+from aiothrottle.algorithms.protocol import LATEST
 from aiothrottle.stores.store import Key, Store, check_key
 
 __all__ = ["Claim", "Granted", "SlotStore", "SlotTable", "slots_key"]

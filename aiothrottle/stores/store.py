@@ -9,12 +9,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import until
+from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import Amounts
 
 __all__ = [
@@ -213,6 +210,9 @@ def name_of(key: Key, prefix: str = "") -> str:
     >>> name_of(("mail", "ann@example.org"), prefix="app"), name_of(("a:b", "c")), name_of("é")
     ('app:mail:ann@example.org', 'a%3Ab:c', '%C3%A9')
     """
+    from hashlib import sha256
+    from urllib.parse import quote
+
     check_key(key)
     parts = (key,) if isinstance(key, str) else key
     if prefix:

@@ -17,9 +17,9 @@ from contextvars import Context
 from itertools import islice
 from typing import Any
 
+from aiothrottle._checks import duration
 from aiothrottle.errors import reason_of
 from aiothrottle.stores.store import name_of
-from aiothrottle.texts import duration
 
 __all__ = ["Wakes"]
 

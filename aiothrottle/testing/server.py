@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
-from aiothrottle.checks import check_choice, check_number, check_whole
+from aiothrottle._checks import check_choice, check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.testing.algorithms import (
     FixedWindow,

@@ -86,7 +86,7 @@ class TransportAdapter(Generic[_Request, _Response]):
     def is_replayable(self, request: _Request) -> bool:
         """Return whether the body of a request can be sent again unchanged."""
         stream = request.stream
-        if isinstance(stream, self._library.ByteStream):
+        if isinstance(stream, self._library.ByteStream) or _is_empty(request):
             return True
         return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
 
@@ -175,8 +175,10 @@ class TransportAdapter(Generic[_Request, _Response]):
         finally:
             await response.aclose()
 
-    async def prepare_again(self, _: _Request) -> None:
-        """Do nothing: the libraries rewind a body by themselves."""
+    async def prepare_again(self, request: _Request) -> None:
+        """Give an empty body that was read once a new stream; the libraries rewind all others."""
+        if _is_empty(request) and not isinstance(request.stream, self._library.ByteStream):
+            request.stream = self._library.ByteStream(b"")
 
     def release_all(self) -> None:
         """Release the permits of all responses: their connections are closed."""
@@ -224,6 +226,15 @@ def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
     """Return the class of a form with files, which has no public name."""
     form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
     return type(form)
+
+
+def _is_empty(request: Request) -> bool:
+    """Return whether a request has no body (RFC 9112, section 6.3).
+
+    A transport above, such as one of a cache, may have made a stream of its own of none.
+    """
+    headers = request.headers
+    return "Content-Length" not in headers and "Transfer-Encoding" not in headers
 
 
 def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library

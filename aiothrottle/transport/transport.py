@@ -6,12 +6,12 @@ the wrapped transport (pool, connect, write, read), and begin with each step.
 """
 
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, Unpack
 
-from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._checks import shown
+from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
-from aiothrottle.redact import shown
 from aiothrottle.transport.adapter import TransportAdapter, origin_of
 from aiothrottle.transport.hold import HeldStream
 from aiothrottle.transport.library import AsyncTransport, Request, Response
@@ -34,7 +34,7 @@ class Transport(Generic[_Request, _Response]):
 
     def __init__(
         self,
-        limiter: AnyLimiter,
+        limiter: LimiterLike,
         *,
         transport: AsyncTransport[_Request, _Response] | None = None,
         **options: Unpack[ClientOptions],
@@ -72,12 +72,39 @@ class Transport(Generic[_Request, _Response]):
                 type.
             ValueError: The same with a value out of range.
         """
+        if not isinstance(request, self._library.Request):
+            raise self._misplaced(request)
         if self._buffer_body and not self._adapter.is_replayable(request):
             await request.aread()
 
         return await self._loop.run(
             request, self._transport.handle_async_request, request.extensions.get("aiothrottle")
         )
+
+    def _misplaced(self, request: object) -> TypeError:
+        """Return the error of a transport in a client of another library."""
+        ours, theirs = self._library.__name__, type(request).__module__.partition(".")[0]
+        use = ""
+        if {ours, theirs} == {"httpx", "httpx2"}:
+            use = f": write `from aiothrottle.{theirs} import ThrottledTransport`"
+        return TypeError(
+            f"aiothrottle.{ours}.ThrottledTransport is for {ours}.AsyncClient, and got a request "
+            f"of {theirs}{use}"
+        )
+
+    def handle_request(self, request: object) -> NoReturn:
+        """Raise TypeError: a synchronous client cannot wait for the limiter.
+
+        Args:
+            request: The request of the client.
+        """
+        del request
+        name = self._library.__name__
+        raise TypeError(f"ThrottledTransport is for {name}.AsyncClient, not for {name}.Client")
+
+    def __enter__(self) -> NoReturn:
+        """Raise TypeError, as `handle_request` does."""
+        self.handle_request(None)
 
     async def aclose(self) -> None:
         """Close the wrapped transport. The limiter stays as it is."""
@@ -102,4 +129,4 @@ class Transport(Generic[_Request, _Response]):
             self._adapter.release_all()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.limiter!r}, {self._retry!r}>"
+        return f"<{type(self).__name__} {self._admission.given!r}, {self._retry!r}>"

@@ -34,7 +34,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     try:
-        import shtab  # noqa: PLC0415 - of an extra
+        import shtab  # of an extra
     except ImportError:
         parser.error("a completion needs shtab: pip install 'aiothrottle-client[cli]'")
     whole = full_parser()
@@ -48,9 +48,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser, and of its commands."""
-    for action in parser._actions:  # noqa: SLF001 - there is no other way to enumerate them
+    for action in parser._actions:
         yield action
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):
             commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
             for command in commands.values():
                 yield from _actions(command)

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aiothrottle._checks import number
 from aiothrottle.cli.demo.crawl import BACK_OFF, Run, Terms, compare
 from aiothrottle.cli.document import print_document, rate_value
 from aiothrottle.cli.picture import Panel, save
 from aiothrottle.cli.table import columns_of, fitted, paragraph
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.texts import number
 
 __all__ = ["run_demo"]
 

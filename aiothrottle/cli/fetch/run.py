@@ -14,7 +14,7 @@ import aiohttp
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.reading.jobs import Reader
+from aiothrottle.cli.fetch.reading.jobs import ListError, Reader
 from aiothrottle.cli.fetch.reading.lines import Lines, Source
 from aiothrottle.cli.fetch.report import Report
 from aiothrottle.cli.fetch.results.folder import Folder
@@ -118,6 +118,9 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
                 return Status.BROKEN_PIPE
             report.say(f"aiothrottle fetch: {error}")
             return Status.BROKEN_OFF
+        except ListError as error:
+            report.say(f"aiothrottle fetch: {error}")
+            return Status.NOTHING_SENT
         except StoreUnavailable as error:
             trouble = f"the store of the limits fails: {without_credentials(str(error))}"
         except OSError as error:
@@ -143,7 +146,7 @@ async def _page(
     limiters: Mapping[str, AnyLimiter], crawl: Crawl, report: Report
 ) -> AsyncGenerator[None]:
     """Serve a live page of the run."""
-    from aiothrottle.dashboard import serve  # noqa: PLC0415 - a server, and only for the page
+    from aiothrottle.dashboard import serve  # a server, and only for the page
 
     async with serve(limiters, facts=lambda: report.facts(crawl)) as url:
         report.say(f"Live page: {url}")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from aiothrottle._checks import number
 from aiothrottle.cli.document import rate_value
 from aiothrottle.cli.probe.requests import Answer, Inquiry
 from aiothrottle.cli.probe.search import LONGEST_WAIT, Search, Tried
@@ -10,7 +11,6 @@ from aiothrottle.cli.suggestion import Advice, Sighting
 from aiothrottle.cli.table import fitted
 from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
-from aiothrottle.texts import number
 
 __all__ = ["Findings"]
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import aiohttp
 from yarl import URL
 
-from aiothrottle.aiohttp.resending import without_resending
+from aiothrottle._checks import number
+from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.cli.suggestion import Sighting
 from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
-from aiothrottle.texts import number
 
 __all__ = ["Answer", "Inquiry", "NoResponse", "Sender", "find_burst", "is_throttled", "opened"]
 

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aiothrottle._checks import number
 from aiothrottle.cli.suggestion import Advice, Sighting, readable_rate
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
-from aiothrottle.texts import number
 
 __all__ = ["LONGEST_WAIT", "Reply", "Search", "Tried", "advices", "candidates"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, get_args
 
-from aiothrottle import texts
+from aiothrottle import _checks
 from aiothrottle.algorithms import (
     Algorithm,
     FixedWindow,
@@ -283,7 +283,7 @@ def _limiters(options: argparse.Namespace) -> "dict[str, partial[RateLimiter]]":
             limiters["no limiter"] = partial(RateLimiter)
             continue
         for guard in guards:
-            limiters[f"{algorithm}, guard {texts.number(guard)} s"] = partial(
+            limiters[f"{algorithm}, guard {_checks.number(guard)} s"] = partial(
                 RateLimiter,
                 kept_to,
                 algorithm=_ALGORITHMS[algorithm],
@@ -299,8 +299,8 @@ def _setting(options: argparse.Namespace) -> str:
     clients = "1 client" if options.clients == 1 else f"{options.clients} clients"
     return (
         f"A {options.server_algorithm.replace('-', ' ')}{holding} of "
-        f"{texts.number(rate_.limit)} in {texts.number(rate_.period)} s, {clients}, "
-        f"jitter {texts.number(options.jitter)} s, {texts.number(options.seconds)} s"
+        f"{_checks.number(rate_.limit)} in {_checks.number(rate_.period)} s, {clients}, "
+        f"jitter {_checks.number(options.jitter)} s, {_checks.number(options.seconds)} s"
     )
 
 

@@ -11,7 +11,7 @@ local ROUNDING = 1e-9  -- as in level.py
 local MANY = 32  -- as in level.py
 local CLOSE = 1 + 1 / MANY
 
--- The constants are those of LevelConstants in level.py. The state is the tokens, at, since, the
+-- The constants are those of Draining in level.py. The state is the tokens, at, since, the
 -- count of the lows, and the pairs of ends and lows.
 local function level_algorithm(
   state, at, limit, period, capacity, own_room, brim, top, all_or_nothing, last_only

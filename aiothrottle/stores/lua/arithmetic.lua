@@ -1,4 +1,4 @@
--- Arithmetic on doubles as Python does it (aiothrottle/algorithms/timestamps.py, math.fsum), to the
+-- Arithmetic on doubles as Python does it (aiothrottle/algorithms/protocol.py, math.fsum), to the
 -- last bit: algorithms.lua and record.lua follow, in the same script.
 
 local floor, ceil, abs, huge = math.floor, math.ceil, math.abs, math.huge

@@ -84,7 +84,7 @@ async def a_rejection_spends_nothing(make: Make, clock: ManualClock) -> None:
             again = await store.reserve(repr(algorithm), algorithm, [1] * 200)
             assert not again.instants, (algorithm, again)
             about(again, retry_after=answer.retry_after)
-    clock.advance(60.0)
+    clock.advance(72.0)
     for algorithm in ALGORITHMS:
         assert (await store.reserve(repr(algorithm), algorithm, [1])).delays == (0.0,), algorithm
 

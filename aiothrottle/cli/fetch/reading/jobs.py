@@ -14,7 +14,11 @@ from aiothrottle.cli.fetch.reading.lines import Line
 from aiothrottle.cli.fetch.results.record import Id, identity
 from aiothrottle.hooks import Throttle
 
-__all__ = ["Job", "Reader", "Request", "UrlReader"]
+__all__ = ["Job", "ListError", "Reader", "Request", "UrlReader"]
+
+
+class ListError(Exception):
+    """The list has another format: nothing of it was sent."""
 
 
 class Request(NamedTuple):
@@ -37,7 +41,7 @@ class Job(NamedTuple):
     throttle: Throttle | None = None
     #: What the line names itself; None: nothing.
     id: Id | None = None
-    #: The number of the line, if that identifies the job.
+    #: The number of the line in the whole list, if that identifies the job.
     number: int | None = None
     #: What is wrong with the line.
     problem: str | None = None
@@ -57,7 +61,11 @@ class Reader(Protocol):
         ...
 
     def read(self, line: Line) -> Job | None:
-        """Parse a line; return None if it is blank or a comment."""
+        """Parse a line; return None if it is blank or a comment.
+
+        Raises:
+            ListError: It is the first line, and of another format.
+        """
         ...
 
 
@@ -79,9 +87,17 @@ class UrlReader:
 
     def read(self, line: Line) -> Job | None:
         """Parse a line; return None if it is blank or a comment."""
+        if line.place == 1 and line.text.lstrip().startswith(b"{"):
+            raise ListError("the list has JSON, not URLs: give it with --requests")
         address = read_address(line.text)
         if address is None:
             return None
         if address.url is None:
             return Job(address.shown, problem=address.problem)
-        return Job(address.shown, Request(self.method, address.url, self.headers, self.data))
+        # Others may have the same URL with other credentials, which no output shows.
+        has_credentials = address.url.raw_user is not None or address.url.raw_password is not None
+        return Job(
+            address.shown,
+            Request(self.method, address.url, self.headers, self.data),
+            number=line.place if has_credentials else None,
+        )

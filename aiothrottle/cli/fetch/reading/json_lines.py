@@ -9,15 +9,15 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, cast
 
-from aiothrottle.checks import check_number
+from aiothrottle._checks import check_number, shown
+from aiothrottle.amounts import MOST
 from aiothrottle.cli.arguments import header, method
 from aiothrottle.cli.fetch.reading.addresses import Address, read_address
-from aiothrottle.cli.fetch.reading.jobs import Job, Request
+from aiothrottle.cli.fetch.reading.jobs import Job, ListError, Request
 from aiothrottle.cli.fetch.reading.lines import Line
 from aiothrottle.cli.fetch.results.output import digest
 from aiothrottle.cli.fetch.results.record import Id
 from aiothrottle.hooks import Throttle
-from aiothrottle.redact import shown
 
 __all__ = ["JsonReader"]
 
@@ -58,7 +58,9 @@ class JsonReader:
         text = line.text.strip()
         if not text or text.startswith(b"#"):
             return None
-        job = Job("", number=line.number)
+        if line.place == 1 and not text.startswith(b"{") and _is_url(text):
+            raise ListError("the list has URLs, not JSON objects: give it with --input-file")
+        job = Job("", number=line.place)
         try:
             fields = _fields(text, self.longest)
             address = _address(fields)
@@ -112,7 +114,7 @@ class JsonReader:
                     "cost must be a number, as the limits name no resources; "
                     "or name them, such as --rate tokens=200000/min"
                 )
-            check_number("cost", cost, "tokens")
+            check_number("cost", cost, "tokens", most=MOST)
             return
         names = ", ".join(self._resources)
         if not isinstance(cost, dict):
@@ -120,7 +122,12 @@ class JsonReader:
         for name, tokens in cast("dict[str, object]", cost).items():
             if name not in self._resources:
                 raise ValueError(f"cost may name {names}, got {shown(name):.100}")
-            check_number(f"the cost in {name}", tokens, "tokens")
+            check_number(f"the cost in {name}", tokens, "tokens", most=MOST)
+
+
+def _is_url(text: bytes) -> bool:
+    address = read_address(text)
+    return address is not None and address.url is not None
 
 
 def _fields(text: bytes, longest: int) -> dict[str, Any]:

@@ -40,13 +40,21 @@ class Line(NamedTuple):
     text: bytes
     #: Its bytes in the source.
     size: int
+    #: The lines of the sources before this one.
+    before: int = 0
+
+    @property
+    def place(self) -> int:
+        """Its number among the lines of all sources."""
+        return self.before + self.number
 
 
 class Splitter:
     """Splits chunks into lines, each cut off one byte after `longest`. Pure."""
 
-    def __init__(self, source: str, longest: int) -> None:
+    def __init__(self, source: str, longest: int, before: int = 0) -> None:
         self._source = source
+        self._before = before
         self._most = longest + 1
         self._number = 0
         self._rest = b""
@@ -71,7 +79,12 @@ class Splitter:
         self._dropped = 0
         if self._number == 1:
             text = text.removeprefix(_MARK)
-        return Line(self._source, self._number, text[: self._most], size)
+        return Line(self._source, self._number, text[: self._most], size, self._before)
+
+    @property
+    def place(self) -> int:
+        """The number of lines so far, with those of the sources before."""
+        return self._before + self._number
 
 
 class Lines:
@@ -102,6 +115,7 @@ class Lines:
         self._lines = deque[Line]()
         self._longest = longest
         self._splitter: Splitter | None = None
+        self._before = 0
         self._chunks = asyncio.Queue[tuple[str, bytes] | OSError | None]()
         self._turn = asyncio.Lock()
         self._ended = False
@@ -161,8 +175,9 @@ class Lines:
             self._ended = True
             return
         source, content = chunk
-        splitter = self._splitter or Splitter(source, self._longest)
+        splitter = self._splitter or Splitter(source, self._longest, self._before)
         self._lines.extend(splitter.feed(content))
+        self._before = splitter.place
         self._splitter = splitter if content else None  # the next source begins at line 1
 
     def _pump(self, loop: asyncio.AbstractEventLoop, sources: Sequence[Source]) -> None:

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from aiothrottle._checks import duration
 from aiothrottle.cli.fetch.results.record import Record
 from aiothrottle.statistics import Waits
-from aiothrottle.texts import duration
 
 __all__ = ["Tally", "counted", "percentiles"]
 

@@ -8,8 +8,8 @@ from yarl import URL
 
 from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.reading.jobs import Reader
-from aiothrottle.cli.fetch.reading.lines import Lines
+from aiothrottle.cli.fetch.reading.jobs import Job, ListError, Reader
+from aiothrottle.cli.fetch.reading.lines import Line, Lines
 from aiothrottle.cli.fetch.results.folder import Folder
 from aiothrottle.cli.fetch.results.output import Output
 from aiothrottle.cli.fetch.results.progress import Pauses
@@ -56,7 +56,7 @@ class Crawl:
         self.sender = sender
         self.retry: Retry = sender.retry
         self.lines = lines
-        self.reader: Reader = reader
+        self._reader: Reader = reader
         self.output = output
         self.folder = folder
         self.tally: Tally = Tally()
@@ -65,12 +65,14 @@ class Crawl:
         self._on_failure = on_failure
         self._workers: list[Worker] = []
         self._throttling = dict[Hashable, None]()
+        self._list_error: ListError | None = None
         self._ended_by: StoreUnavailable | None = None
 
     async def run(self, workers: int) -> None:
         """Fetch all URLs with this number of tasks, each with one URL in memory.
 
         Raises:
+            ListError: The list has another format.
             OSError: Reading the list failed.
             OutputError: Writing the output failed.
             StoreUnavailable: The store of the limits failed.
@@ -87,6 +89,20 @@ class Crawl:
             self.lines.close()
         if self._ended_by is not None:
             raise self._ended_by
+
+    def read(self, line: Line) -> Job | None:
+        """Parse a line.
+
+        Raises:
+            ListError: The list has another format; from then on for each line.
+        """
+        if self._list_error is not None:
+            raise self._list_error
+        try:
+            return self._reader.read(line)
+        except ListError as error:
+            self._list_error = error
+            raise
 
     def stop(self) -> None:
         """Send nothing more, and finish the requests in flight."""
@@ -115,7 +131,7 @@ class Crawl:
     @property
     def pauses(self) -> Pauses:
         """The number of paused limiters, and the seconds left of the longest pause."""
-        limiter = self.sender.limiter
+        limiter = self.sender.admission.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from aiothrottle.cli.arguments import rate
-from aiothrottle.rate import Rate
-from aiothrottle.rate_text import split_rates
+from aiothrottle.rate import Rate, split_rates
 
 __all__ = ["NamedRate", "Rates", "by_resource", "named_rates"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from aiothrottle._checks import redact
 from aiothrottle.algorithms import SlidingWindowLog
-from aiothrottle.redact import redact
 from aiothrottle.stores import Store
 
 __all__ = ["StoreAddress"]

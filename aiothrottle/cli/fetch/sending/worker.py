@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from yarl import URL
 
     from aiothrottle.aiohttp.sender import Sender
-    from aiothrottle.cli.fetch.reading.jobs import Reader
     from aiothrottle.cli.fetch.reading.lines import Lines
     from aiothrottle.cli.fetch.results.folder import Folder
     from aiothrottle.cli.fetch.results.output import Output
@@ -68,13 +67,16 @@ class Host(Protocol):
     rules: Rules
     sender: "Sender"
     retry: "Retry"
-    reader: "Reader"
     lines: "Lines"
     output: "Output"
     folder: "Folder | None"
     tally: "Tally"
     stopping: bool
     on_cut_off: "Callable[[URL, Exception, float], None] | None"
+
+    def read(self, line: Line) -> Job | None:
+        """Parse a line of the list."""
+        ...
 
     def throttled(self, url: "URL", key: Hashable) -> None:
         """Count a request that the server of the URL has throttled; None: it has no key."""
@@ -204,7 +206,7 @@ class Worker:
 
     async def _handle(self, line: Line) -> None:
         crawl = self._crawl
-        job = crawl.reader.read(line)
+        job = crawl.read(line)
         if job is None:
             return
         if crawl.output.done.take(job.identity):

@@ -1,28 +1,170 @@
-"""The sliding window counter: counts of short sections of time, of which the last few are added.
+"""Windows that are aligned to the clock: what is taken is counted by sections of time.
 
-The fixed window with several counters; the more there are, the closer it is to `SlidingWindowLog`.
+`Window` is what they share with the window that has every timestamp, `SlidingWindowLog`.
+
+The fixed window is the counter of most servers; the documentation of Redis has it under INCR
+("Pattern: Rate limiter 1"). With several counters, of which the last few are added, it slides; the
+more there are, the closer it is to `SlidingWindowLog`.
 """
 
 import math
-import struct
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
-from aiothrottle.algorithms.capabilities import all_used_now
-from aiothrottle.algorithms.dumps import check_dumped, unpack
-from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.timestamps import edge, until
-from aiothrottle.checks import check_whole
+from aiothrottle._checks import check_whole
+from aiothrottle.algorithms.protocol import (
+    Algorithm,
+    all_used_now,
+    check_dumped,
+    edge,
+    pack,
+    set_fields,
+    unpack,
+    until,
+)
 from aiothrottle.rate import Rate, RateLike, as_rate
-
-__all__ = ["SlidingWindowCounter", "SlidingWindowCounterState"]
 
 # Sums of fractional costs are off by a few units in the last place.
 _ROUNDING = 1e-9
-_KIND = 0x51
+# The first byte of a dump.
+_FIXED_KIND, _SLIDING_KIND = 0x41, 0x51
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Window:
+    """A limit of whole tokens per period."""
+
+    rate: Rate
+    _limit: float = field(init=False, repr=False, compare=False)
+    _period: float = field(init=False, repr=False, compare=False)
+    _rounding: float = field(init=False, repr=False, compare=False)
+
+    def __init__(self, rate: RateLike) -> None:
+        rate = as_rate(rate)
+        whole = rate.in_whole_tokens
+        set_fields(self, rate=rate, _limit=whole.limit, _period=whole.period)
+        set_fields(self, _rounding=min(0.001, whole.limit * _ROUNDING))
+
+    @property
+    def capacity(self) -> float:
+        """The limit, in tokens."""
+        return self._limit
+
+    def constants(self) -> tuple[float, float, float]:
+        """Return limit, period and rounding, by which a port decides to the last bit alike."""
+        return self._limit, self._period, self._rounding
+
+
+@dataclass(slots=True)
+class FixedWindowState:
+    """The period that is counted, and the tokens taken in it."""
+
+    index: float = -math.inf
+    count: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FixedWindow(Window):
+    """N per calendar period; up to 2N in less than a period, around a boundary.
+
+    The periods are aligned to the zero of the clock: an instant is in period
+    ``floor(instant / period)``, so with a wall clock a minute begins when the clock shows it. Many
+    servers count like that; where it is unknown when their periods begin, use `SlidingWindowLog`.
+    While a clock has stepped back, the later period counts on.
+
+    Args:
+        rate: Tokens per period: a number per second, a string or a `Rate`. A limit that is no whole
+            number is the next one in as much more time: 2.5/s as 3 in 1.2 s.
+
+    Raises:
+        TypeError: `rate` is of a kind that is not a rate.
+        ValueError: `rate` is out of range.
+
+    >>> window = FixedWindow("2/s")
+    >>> state = window.start()
+    >>> window.take(state, now=0.75, cost=2)
+    >>> window.delay(state, now=0.75, cost=1), window.delay(state, now=1.0, cost=2)
+    (0.25, 0.0)
+    """
+
+    @property
+    def width(self) -> float:
+        """Seconds of a period: a state that counts in others is of no use."""
+        return self._period
+
+    def start(self) -> FixedWindowState:
+        """Return a count of zero, of no period."""
+        return FixedWindowState()
+
+    def delay(self, state: FixedWindowState, now: float, cost: float) -> float:
+        """Seconds until the next period, if this one has no room for `cost`, else 0.0."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: FixedWindowState, now: float, cost: float, ahead: float) -> float:
+        """Seconds until the first period that has room for it after the `ahead` tokens."""
+        if cost > self._limit:
+            return math.inf
+        if cost == 0:
+            return 0.0
+        index, count = self._present(state, now)
+        wanted = ahead + cost - self._rounding
+        free = max(0.0, self._limit - count)
+        if wanted <= free:
+            return 0.0
+        # A whole limit in each of the next periods, for all that this one has no room for.
+        periods = max(1, math.ceil((wanted - free) / self._limit))
+        return until(edge(index + periods, self._period), now)
+
+    def take(self, state: FixedWindowState, now: float, cost: float) -> None:
+        """Count `cost` in the present period."""
+        if cost:
+            index, count = self._present(state, now)
+            state.index, state.count = index, count + cost
+
+    def allowance(self, state: FixedWindowState, now: float, most: int) -> int:
+        """Return what this period has left: what is taken in a later one leaves room here."""
+        return int(min(most, self.remaining(state, now)))
+
+    def remaining(self, state: FixedWindowState, now: float) -> float:
+        """Tokens that this period has left."""
+        return max(0.0, self._limit - self.used(state, now))
+
+    def used(self, state: FixedWindowState, now: float) -> float:
+        """Tokens that this period has counted."""
+        return self._present(state, now)[1]
+
+    def reset_after(self, state: FixedWindowState, now: float) -> float:
+        """Seconds until the next period, if anything is counted in this one."""
+        index, count = self._present(state, now)
+        return until(edge(index + 1, self._period), now) if count else 0.0
+
+    def refund(self, state: FixedWindowState, now: float, cost: float, at: float) -> None:
+        """Subtract `cost`, if it was counted in the present period."""
+        index, count = self._present(state, now)
+        if count and math.floor(at / self._period) == index:
+            left = count - cost
+            state.count = left if left > self._rounding else 0.0
+
+    def dump(self, state: FixedWindowState) -> bytes:
+        """Return the two numbers as bytes."""
+        return pack(_FIXED_KIND, state.index, state.count)
+
+    def load(self, data: bytes) -> FixedWindowState:
+        """Return the state that was dumped."""
+        index, count = unpack(_FIXED_KIND, data, "FixedWindow", 2)
+        check_dumped(index, "FixedWindow", fresh=True, whole=True)
+        check_dumped(index * self._period, "FixedWindow", fresh=True)
+        check_dumped(count, "FixedWindow", least=0.0)
+        if count and index == -math.inf:
+            raise ValueError("not a dump of FixedWindow: tokens without a period")
+        return FixedWindowState(index, count)
+
+    def _present(self, state: FixedWindowState, now: float) -> tuple[float, float]:
+        """Return the period that counts at `now`, and its count."""
+        index = math.floor(now / self._period)
+        return (index, 0.0) if index > state.index else (state.index, state.count)
 
 
 @dataclass(slots=True)
@@ -45,9 +187,10 @@ class SlidingWindowCounter:
     `FixedWindow`. While a clock has stepped back, the later section counts on.
 
     Args:
-        rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
-            period it is one token in as much more time. May be omitted where a `RateLimiter` has
-            it: ``RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=20))``.
+        rate: Tokens per period: a number per second, a string or a `Rate`. A limit that is no whole
+            number is the next one in as much more time: 2.5/s as 3 in 1.2 s. May be omitted where a
+            `RateLimiter` has it:
+            ``RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=20))``.
         buckets: Sections in a period, 1 or more.
 
     Raises:
@@ -64,21 +207,18 @@ class SlidingWindowCounter:
 
     rate: Rate | None
     buckets: int
-    _limit: float = field(repr=False, compare=False)
-    _width: float = field(repr=False, compare=False)
-    _rounding: float = field(repr=False, compare=False)
+    _limit: float = field(init=False, repr=False, compare=False)
+    _width: float = field(init=False, repr=False, compare=False)
+    _rounding: float = field(init=False, repr=False, compare=False)
 
     def __init__(self, rate: RateLike | None = None, *, buckets: int = 10) -> None:
         check_whole("buckets", buckets)
         given = None if rate is None else as_rate(rate)
         whole = given and given.in_whole_tokens
         limit = whole.limit if whole else math.nan
-        set_field = object.__setattr__  # frozen
-        set_field(self, "rate", given)
-        set_field(self, "buckets", buckets)
-        set_field(self, "_limit", limit)
-        set_field(self, "_width", whole.period / buckets if whole else math.nan)
-        set_field(self, "_rounding", min(0.001, limit * _ROUNDING))
+        width = whole.period / buckets if whole else math.nan
+        set_fields(self, rate=given, buckets=buckets, _limit=limit, _width=width)
+        set_fields(self, _rounding=min(0.001, limit * _ROUNDING))
 
     def with_rate(self, rate: Rate) -> "SlidingWindowCounter":
         """Return a window with as many buckets at that rate."""
@@ -169,26 +309,19 @@ class SlidingWindowCounter:
         if not isinstance(old, SlidingWindowCounter):
             return all_used_now(self, old, state, now)
         fresh, kept = self.start(), cast("SlidingWindowCounterState", state)
-        for ended_at, count in old._counted(kept, now):  # noqa: SLF001 - of this class too
-            self.take(fresh, min(ended_at, now), count)
+        for place in range(old._gone(kept, now), old.buckets):
+            index = kept.newest + 1 + place - old.buckets
+            last = math.nextafter(edge(index + 1, old._width), -math.inf)
+            self.take(fresh, min(last, now), kept.counts[place])
         return fresh
-
-    def _counted(
-        self, state: SlidingWindowCounterState, now: float
-    ) -> Iterator[tuple[float, float]]:
-        """Yield what counts at `now`: the last timestamp of each section, and its tokens."""
-        for place in range(self._gone(state, now), self.buckets):
-            if count := state.counts[place]:
-                index = state.newest + 1 + place - self.buckets
-                yield math.nextafter(edge(index + 1, self._width), -math.inf), count
 
     def dump(self, state: SlidingWindowCounterState) -> bytes:
         """Return the counters as bytes."""
-        return self._layout().pack(_KIND, state.newest, *state.counts)
+        return pack(_SLIDING_KIND, state.newest, *state.counts)
 
     def load(self, data: bytes) -> SlidingWindowCounterState:
         """Return the state that was dumped."""
-        newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindowCounter")
+        newest, *counts = unpack(_SLIDING_KIND, data, "SlidingWindowCounter", 1 + self.buckets)
         check_dumped(newest, "SlidingWindowCounter", fresh=True, whole=True)
         check_dumped(newest * self._width, "SlidingWindowCounter", fresh=True)
         for count in (*counts, sum(counts)):
@@ -196,9 +329,6 @@ class SlidingWindowCounter:
         if newest == -math.inf and any(counts):
             raise ValueError("not a dump of SlidingWindowCounter: tokens without a section")
         return SlidingWindowCounterState(deque(counts, self.buckets), newest)
-
-    def _layout(self) -> struct.Struct:
-        return struct.Struct(f"<Bd{self.buckets}d")
 
     def _present(self, state: SlidingWindowCounterState, now: float) -> float:
         """Return the section that counts what is taken at `now`."""

@@ -1,0 +1,428 @@
+"""The adaptation: how outcomes, the server's reports and the user's updates change the limits.
+
+It applies to the bucket and the semaphore what `Feedback` has learned and what `Limits` plans.
+
+Invariant: a change that affects decisions is returned as True, and the engine decides again. An
+update of the user is checked as a whole before any part of it is applied.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from aiothrottle import events
+from aiothrottle._core.bucket import LocalBucket
+from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
+from aiothrottle._core.limits import (
+    UNCHANGED,
+    ConcurrencyLimit,
+    Limits,
+    Plan,
+    RateLimit,
+    Unchanged,
+    check_shareable,
+    slots_of,
+)
+from aiothrottle._core.observers import Observers
+from aiothrottle._core.pause import Pause
+from aiothrottle._core.semaphore import Semaphore
+from aiothrottle.adaptive.rate import Pace
+from aiothrottle.adaptive.server_window import ServerWindow
+from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.algorithms.server_quota import ReportedQuota
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
+
+if TYPE_CHECKING:
+    from aiothrottle.stores.shared_bucket import SharedBucket
+    from aiothrottle.stores.shared_semaphore import SharedSemaphore
+
+# Seconds. A smaller extension of a pause is not reported: each of many 429s may cause one.
+_LONGER = 1.0
+# Seconds. The routine of a quota is not worth a line of the log.
+_LONG_SPENT = 10.0
+# Seconds. A rate of a longer period is not adopted: requests may come at once, and then none.
+_LONGEST_PERIOD = 60.0
+# Answers without a report after which the server is taken for one that reports nothing.
+_PATIENCE = 20
+
+
+class Adaptation:
+    """The changes of one limiter's bucket, slots and pause."""
+
+    __slots__ = ("bucket", "feedback", "limits", "observers", "pause", "semaphore")
+
+    def __init__(
+        self,
+        limits: Limits,
+        bucket: LocalBucket,
+        semaphore: Semaphore,
+        pause: Pause,
+        observers: Observers,
+    ) -> None:
+        #: The limits that the user asked for.
+        self.limits: Limits = limits
+        self.bucket: LocalBucket = bucket
+        self.semaphore: Semaphore = semaphore
+        self.pause: Pause = pause
+        self.observers: Observers = observers
+        #: The controllers that adapt to outcomes, if there are any.
+        self.feedback: Feedback | None = None
+
+    # ---- outcomes --------------------------------------------------------------------------------
+
+    def succeeded(self, sent_at: float, cost: float, in_flight: int, own: bool) -> bool:
+        """Record a request that was not throttled; there are controllers, or a streak.
+
+        Args:
+            sent_at: When it was sent.
+            cost: Its tokens.
+            in_flight: Requests in flight, including this one.
+            own: Whether it is a request of this limiter, not of one below.
+
+        Returns:
+            Whether decisions change.
+        """
+        feedback, limits, bucket = self.feedback, self.limits, self.bucket
+        assert feedback is not None
+        began_at = self.pause.began_at
+        changes = feedback.succeeded(
+            bucket.clock(), sent_at, cost, in_flight, began_at, own, bucket
+        )
+        changed = self.apply(changes) if changes else False
+        if limits.rate_unknown:
+            limits.answers += 1
+            if limits.answers == _PATIENCE:  # of a server that reports nothing
+                return self._continue_without_server() or changed
+        elif feedback.guard is None and not feedback.is_needed:
+            self.feedback = None
+        return changed
+
+    def failed(self, age: float) -> bool:
+        """Record a request that failed `age` seconds after it was sent, without a 429.
+
+        Returns:
+            Whether decisions change.
+        """
+        if self.feedback is None:
+            return False
+        now = self.bucket.clock()
+        return self.apply(self.feedback.failed(now, now - age))
+
+    def throttled(self, age: float, pause: float, *, own: bool) -> bool:
+        """Learn from a 429 of a request that was sent `age` seconds ago.
+
+        Args:
+            age: Seconds.
+            pause: Seconds of the pause after it.
+            own: Whether it was a request of this limiter, not of one below.
+
+        Returns:
+            Whether decisions change.
+        """
+        if self.feedback is None:
+            return False
+        now = self.bucket.now()
+        used = self.bucket.used(now)
+        return self.apply(self.feedback.throttled(now, now - age, pause, used=used, own=own))
+
+    def pause_for(self, seconds: float, reason: events.Reason) -> None:
+        """Extend the pause to so many seconds from now; report it if it is longer."""
+        now = self.bucket.clock()
+        before = max(self.pause.left(now), self.limits.spent_until - now)
+        self.pause.extend(now, seconds)
+        left = self.pause.left(now)
+        if left > 0.0 and (before <= 0.0 or left - before >= _LONGER):
+            self.observers.paused(left, reason)
+
+    def pause_after(
+        self, sent_at: float, seconds: float | None, rule: PauseRule, *, from_server: bool
+    ) -> bool:
+        """Pause after a throttled request, and then let one request go ahead.
+
+        If the server throttles many at once, the first makes the pause; the others extend it only
+        if the server asks for a longer one.
+
+        Args:
+            sent_at: When it was sent.
+            seconds: Duration of the pause; None: it doubles with each pause in a row.
+            rule: How long pauses are.
+            from_server: Whether the server sent the duration.
+
+        Returns:
+            Whether the limiter is paused because of this request.
+        """
+        feedback = self.feedback = self.feedback or Feedback()
+        reason: events.Reason = "retry-after" if from_server else "throttled"
+        # Fewer requests at once are the answer where an adaptive number of slots is the only limit.
+        only_slots = (
+            feedback.slots is not None
+            and isinstance(self.bucket.own[0], Unlimited)
+            and self.limits.server_rates is None
+        )
+        if only_slots and not (from_server and lasts(seconds)):
+            return False
+        if self.pause.began_at < sent_at:
+            self.pause_for(feedback.pause(seconds, rule), reason)
+        elif from_server and seconds is not None:
+            self.pause_for(min(seconds, rule.longest), reason)
+        else:
+            return False
+        self.pause.await_trial()
+        return True
+
+    def adopt_rate(self, rates: Sequence[Rate]) -> bool:
+        """Adopt the rate that the server reported, if the rate is adaptive.
+
+        Of several the one with the shortest period counts, since an even pace within a day would be
+        too slow. Longer ones are quotas, to which `update_quota` keeps.
+
+        Returns:
+            Whether decisions change.
+        """
+        short = [rate for rate in rates if rate.period <= _LONGEST_PERIOD]
+        if self.feedback is None or not short:
+            return False
+        rate = min(short, key=lambda rate: rate.period)
+        return self.apply(self.feedback.reported(self.bucket.clock(), rate.limit / rate.period))
+
+    def update_quota(
+        self, quota: ReportedQuota, *, sent_at: float, cost: float, in_flight: int, evenly: bool
+    ) -> None:
+        """Keep to a quota that the server reported to a request.
+
+        Args:
+            quota: The quota.
+            sent_at: When the request was sent.
+            cost: Its tokens.
+            in_flight: Other requests in flight.
+            evenly: Whether what remains is spread until the reset.
+        """
+        now = self.bucket.now()
+        self.bucket.update_quota(
+            now, quota, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
+        )
+        spent = self.bucket.quota_spent_for(now)
+        if spent >= _LONG_SPENT and now + spent - self.limits.spent_until >= _LONGER:
+            self.limits.spent_until = now + spent
+            self.observers.paused(spent, "quota")
+        if self.observers.listeners:
+            remaining, reset_after, resource, *_ = quota
+            key = self.observers.key
+            self.observers.emit(events.QuotaUpdated(key, remaining, reset_after, resource=resource))
+
+    def apply(self, changes: tuple[Change, ...]) -> bool:
+        """Apply the changes of the controllers. Returns whether there are any."""
+        guard = self.feedback and self.feedback.guard
+        kinds = {change.what for change in changes}
+        if guard and not kinds.isdisjoint({"guard", "burst"}):
+            self.use_rate(guard.algorithm if "guard" in kinds else None)
+            if guard.slows != guard.logged:
+                guard.logged = guard.slows
+                if guard.slows:
+                    self.observers.log_slower(guard.burst.size, guard.held)
+                else:
+                    self.observers.log_full_speed()
+        for what, value, before in changes:
+            if what == "rate":
+                now = self.bucket.now()
+                pace, state = self.bucket.own
+                assert isinstance(pace, Pace)
+                pace.follow(state, now, value)
+            elif what == "slots":
+                if self.limits.rate_unknown or self.semaphore.limit is None:
+                    continue
+                self.semaphore.resize(int(value))
+            if self.observers.listeners:
+                self.observers.emit(events.Adapted(self.observers.key, what, value, before))
+        return bool(changes)
+
+    # ---- limits ----------------------------------------------------------------------------------
+
+    def rates(self) -> tuple[Rate, ...]:
+        """Return the rates in force, without the guard; of resources, those of requests."""
+        control = self.feedback and self.feedback.guard
+        guard = control.held if control else self.limits.fixed_guard or 0.0
+        rates = self.bucket.rates()
+        if not guard:
+            return rates
+        return tuple(Rate(it.limit, round(it.period - guard, 9)) for it in rates)
+
+    def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
+        """Use the learned burst, and another algorithm if one is given."""
+        guard = self.feedback and self.feedback.guard
+        self.bucket.use(self.bucket.now(), guard.bound if guard else None, algorithm)
+
+    def expect_outcomes(self) -> bool:
+        """Begin with a small burst, which opens with the reported outcomes.
+
+        Returns:
+            Whether decisions change.
+        """
+        guard = None if self.feedback is None else self.feedback.guard
+        was_expected, self.limits.begin_small = self.limits.begin_small, True
+        if guard is None or was_expected:
+            return False
+        guard.begin_small()
+        self.use_rate(guard.algorithm)
+        return True
+
+    def update(
+        self,
+        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None,
+        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None,
+        shared: "SharedBucket | None",
+        leased: "SharedSemaphore | None",
+    ) -> bool:
+        """Change the limits, as `RateLimiter.update` does.
+
+        Args:
+            rate_limit: The new rate limit.
+            concurrency_limit: The new concurrency limit.
+            shared: Reserves the tokens in a store, if processes share a rate.
+            leased: Leases the slots, if processes share a concurrency limit.
+
+        Returns:
+            Whether decisions change.
+
+        Raises:
+            TypeError, ValueError: A limit is wrong; nothing is changed.
+        """
+        plan = None if rate_limit is UNCHANGED else self._plan_of(rate_limit, shared, leased)
+        if concurrency_limit is not UNCHANGED:
+            shares = isinstance(concurrency_limit, SharedConcurrency)
+            if shares != (leased is not None):
+                raise ValueError(
+                    "update() cannot change between a SharedConcurrency and a limit of this "
+                    "process: make a new limiter"
+                )
+            slots = slots_of(concurrency_limit)
+            self.feedback = self.feedback or Feedback()
+            self.feedback.slots = slots
+            self.limits.concurrency_limit = concurrency_limit
+            if leased is not None and isinstance(concurrency_limit, SharedConcurrency):
+                leased.shared = concurrency_limit
+                leased.refresh()
+        if plan is not None and rate_limit is not UNCHANGED:
+            self._use(plan, shared)
+            assert self.feedback is not None
+            self.feedback.rate = plan.rate
+            self.limits.rate_limit, self.limits.are_updated = rate_limit, True
+            self.limits.server_rates, self.limits.rate_unknown = None, False
+        self.observers.name = self.limits.name
+        return self._set_slots(shares=leased is not None) or plan is not None
+
+    def _plan_of(
+        self,
+        rate_limit: RateLimit | None,
+        shared: "SharedBucket | None",
+        leased: "SharedSemaphore | None",
+    ) -> Plan:
+        """Check a new rate limit, and return its plan."""
+        limits, shares = self.limits, shared is not None
+        if rate_limit is not None:
+            limits.check_resources(rate_limit)
+        if rate_limit is None and isinstance(limits.algorithm, type | None):
+            plan = Plan(Unlimited())  # whatever burst and guard there were
+            if shares:
+                check_shareable(plan)
+        else:
+            plan = limits.plan_for(rate_limit, shared=shares, before=self.feedback)
+        if leased is not None and not shares:
+            raise ValueError(
+                "this limiter shares only its slots: to share a rate too, make a new limiter"
+            )
+        return plan
+
+    def _use(self, plan: Plan, shared: "SharedBucket | None" = None) -> None:
+        """Replace algorithm and guard; spent tokens stay spent."""
+        own = plan.algorithm if shared is None else shared.use(plan.algorithm)
+        self.feedback = self.feedback or Feedback()
+        self.feedback.guard, self.limits.fixed_guard = plan.guard, plan.fixed_guard
+        self.use_rate(own)
+
+    def follow(self, rates: Sequence[RateLike], in_flight: int) -> bool:
+        """Keep to the rates that the server has reported.
+
+        Args:
+            rates: The rates; none: only the quotas that it reports hold.
+            in_flight: Requests in flight.
+
+        Returns:
+            Whether decisions change.
+
+        Raises:
+            TypeError, ValueError: A rate is wrong; nothing is changed.
+        """
+        limits = self.limits
+        reported = tuple(as_rate(rate) for rate in rates)
+        changed = bool(reported) and reported != limits.server_rates
+        if changed:
+            self._use(limits.plan_for(list(reported), before=self.feedback, of_server=True))
+            if not limits.server_rates:  # what was sent before counts, here but not above
+                self.bucket.take_sent(self.bucket.now(), in_flight)
+            limits.server_rates = reported
+            if self.observers.listeners:
+                key = self.observers.key
+                self.observers.emit(events.QuotaUpdated(key, None, None, reported))
+        limits.rate_unknown = False
+        return self._set_slots() or changed
+
+    def infer(self, sent_at: float, quota: ReportedQuota, in_flight: int) -> bool:
+        """Keep to the rate that follows from the quotas which the server reports.
+
+        Args:
+            sent_at: When the request was sent.
+            quota: What its response reports of the requests, with their limit.
+            in_flight: Requests in flight.
+
+        Returns:
+            Whether decisions change.
+        """
+        window = self.limits.window = self.limits.window or ServerWindow()
+        rate, probe_at = window.observe(self.bucket.clock(), sent_at, quota)
+        if probe_at is not None:
+            self.bucket.expect_reset(probe_at)
+        changed = self.follow(() if rate is None else (rate,), in_flight)
+        return changed or probe_at is not None
+
+    def _continue_without_server(self) -> bool:
+        """Give up waiting for the server's rate. Returns whether decisions change."""
+        self.observers.log_silent_server(_PATIENCE, self.limits.concurrency_limit)
+        known = self.limits.concurrency_limit is not None
+        if known:
+            self.limits.rate_unknown = False
+            self._set_slots()
+        if self.observers.listeners:
+            self.observers.emit(events.QuotaMissing(self.observers.key, _PATIENCE))
+        return known
+
+    def _set_slots(self, *, shares: bool = False) -> bool:
+        """Apply the concurrency limit, unless it is shared or the server's rate is awaited.
+
+        Returns:
+            Whether the number of slots changes.
+        """
+        slots = self.feedback and self.feedback.slots
+        if self.feedback and not (self.feedback.is_needed or self.limits.rate_unknown):
+            self.feedback = None
+        number = int(slots.state.limit) if slots else self.limits.slots
+        if shares or self.limits.rate_unknown or self.semaphore.limit == number:
+            return False
+        self.semaphore.resize(number)
+        self.limits.are_updated = True
+        return True
+
+    def reset(self) -> None:
+        """Forget the tokens that were spent; learned rates stay."""
+        now = self.bucket.now()  # flushes, and charges a request that has just started
+        self.bucket.reset()
+        pace, state = self.bucket.own
+        if isinstance(pace, Pace) and self.feedback and self.feedback.rate:
+            pace.follow(state, now, self.feedback.rate.state.rate)
+
+    def restart(self) -> None:
+        """Begin anew with another clock: what was learned by the old one is void."""
+        if self.feedback is not None:
+            self.feedback.restart()
+            if self.feedback.slots is not None and not self.limits.rate_unknown:
+                self.semaphore.resize(int(self.feedback.slots.state.limit))

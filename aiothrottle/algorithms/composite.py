@@ -1,0 +1,450 @@
+"""Several limits at once, of one resource or of several; and no limit at all."""
+
+import copy
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from aiothrottle.algorithms.protocol import (
+    Algorithm,
+    Capabilities,
+    capabilities,
+    check_algorithm,
+    inherit,
+    max_wait,
+    pack,
+    set_fields,
+    unpack,
+    used,
+)
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
+from aiothrottle.algorithms.windows import SlidingWindowCounter
+from aiothrottle.amounts import REQUESTS, ROUNDING, Amounts, amounts, by_name
+
+# The first byte of a dump; of several states, their number and the length of each follow.
+_NONE_KIND, _SEVERAL_KIND = 0x01, 0x81
+_HEAD = struct.Struct("<BH")
+_SIZE = struct.Struct("<I")
+
+States: TypeAlias = tuple[Any, ...]
+_Part: TypeAlias = tuple[int, Algorithm[Any], Capabilities]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Composite:
+    """What has nothing to do with costs: the state is the tuple of the algorithms' states."""
+
+    algorithms: tuple[Algorithm[Any], ...]
+    # The place of each, in the state too, the algorithm, and what it can do.
+    _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
+    _capacity: float = field(init=False, repr=False, compare=False)
+
+    def __init__(self, *algorithms: Algorithm[Any]) -> None:
+        if not algorithms:
+            raise ValueError("AllOf needs one algorithm or more, got none")
+        for algorithm in algorithms:
+            if isinstance(algorithm, type):
+                raise TypeError(
+                    f"AllOf needs instances, such as SlidingWindowLog(10), got {algorithm!r}"
+                )
+            check_algorithm(algorithm, "each of AllOf")
+        parts = tuple((n, each, capabilities(each)) for n, each in enumerate(algorithms))
+        set_fields(self, algorithms=algorithms, _parts=parts)
+
+    @property
+    def capacity(self) -> float:
+        """The least of the capacities; of several resources, that of each."""
+        return self._capacity
+
+    @property
+    def max_wait(self) -> float:
+        """The least of the maximum waits."""
+        return min(map(max_wait, self.algorithms))
+
+    def start(self) -> States:
+        """Return a fresh state of each."""
+        return tuple(algorithm.start() for algorithm in self.algorithms)
+
+    def reset_after(self, state: States, now: float) -> float:
+        """Seconds until the states of all may be dropped."""
+        return max(each.reset_after(state[place], now) for place, each, _ in self._parts)
+
+    def dump(self, state: States) -> bytes:
+        """Return the states of all as bytes, each after its length."""
+        dumps = [_HEAD.pack(_SEVERAL_KIND, len(state))]
+        for place, algorithm, can in self._parts:
+            data = can.dump(algorithm, state[place])
+            dumps += _SIZE.pack(len(data)), data
+        return b"".join(dumps)
+
+    def load(self, data: bytes) -> States:
+        """Return the states of all that were dumped."""
+        if data[: _HEAD.size] != _HEAD.pack(_SEVERAL_KIND, len(self.algorithms)):
+            begin = f"begin with {data[: _HEAD.size].hex(' ')}" if data else "are empty"
+            raise ValueError(f"not a dump of AllOf of {len(self.algorithms)}: the bytes {begin}")
+        state: list[Any] = []
+        end = _HEAD.size
+        for place, algorithm, can in self._parts:
+            begin_at = end + _SIZE.size
+            if begin_at > len(data):
+                raise ValueError(f"not a dump of AllOf: it ends after {place} of the states")
+            end = begin_at + _SIZE.unpack_from(data, end)[0]
+            if end > len(data):
+                raise ValueError(f"not a dump of AllOf: it ends within the state of {algorithm!r}")
+            state.append(can.load(algorithm, data[begin_at:end]))
+        if end != len(data):
+            raise ValueError(f"not a dump of AllOf: {len(data) - end} bytes too many")
+        return tuple(state)
+
+    def _when_all_admit(
+        self, state: States, now: float, costs: Sequence[float], delay: float
+    ) -> float:
+        """Return the least delay, from the greatest of all on, after which all admit their costs.
+
+        An algorithm may admit now and not then, and a timestamp be off by a rounding: so each is
+        asked again for the later one.
+        """
+        while 0.0 < delay < math.inf:
+            more = 0.0
+            for place, algorithm, _ in self._parts:
+                each = algorithm.delay(state[place], now + delay, costs[place])
+                if each > more:
+                    more = each
+            if more <= 0.0:
+                break
+            delay = max(delay + more, delay + math.ulp(abs(now) + delay))
+        return delay
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AllOf(Composite):
+    """All of the algorithms hold: the greatest of their delays counts, and all are taken, or none.
+
+    The state is the tuple of their states. The delay is exact: the least after which all admit. A
+    request that waits too long for one of them (`max_wait`) is rejected; if that one counts
+    rejected requests, as `WaitUntil` does, all of them count it.
+
+    Args:
+        algorithms: One or more.
+
+    Raises:
+        TypeError: One of them is not an algorithm.
+        ValueError: There is none.
+
+    >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
+    >>> both = AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("12/min"))
+    >>> state = both.start()
+    >>> both.take(state, now=0.0, cost=10)
+    >>> both.delay(state, now=0.0, cost=1)
+    1.0
+    >>> both.take(state, now=1.0, cost=2)
+    >>> both.delay(state, now=1.0, cost=1)
+    59.0
+    """
+
+    def __init__(self, *algorithms: Algorithm[Any]) -> None:
+        Composite.__init__(self, *algorithms)
+        set_fields(self, _capacity=min(algorithm.capacity for algorithm in algorithms))
+
+    def __repr__(self) -> str:
+        return f"AllOf({', '.join(map(repr, self.algorithms))})"
+
+    def delay(self, state: States, now: float, cost: float) -> float:
+        """Seconds until all of them admit `cost`."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: States, now: float, cost: float, ahead: float) -> float:
+        """Seconds until all of them admit `cost` after the `ahead` tokens."""
+        delay = 0.0
+        for place, algorithm, can in self._parts:
+            each = can.delay_behind(algorithm, state[place], now, cost, ahead)
+            if each > delay:
+                delay = each
+        if ahead or not delay:
+            return delay
+        return self._when_all_admit(state, now, [cost] * len(state), delay)
+
+    def take(self, state: States, now: float, cost: float) -> None:
+        """Take `cost` of each."""
+        for place, algorithm, _ in self._parts:
+            algorithm.take(state[place], now, cost)
+
+    def allowance(self, state: States, now: float, most: int) -> int:
+        """Return the least that one of them allows."""
+        for place, algorithm, can in self._parts:
+            most = most and can.allowance(algorithm, state[place], now, most)
+        return most
+
+    def take_each(self, state: States, timestamps: Sequence[float]) -> None:
+        """Take a cost of 1 of each at each of the timestamps."""
+        for place, algorithm, can in self._parts:
+            can.take_each(algorithm, state[place], timestamps)
+
+    def remaining(self, state: States, now: float) -> float:
+        """The least that one of them has remaining."""
+        return min(each.remaining(state[place], now) for place, each, _ in self._parts)
+
+    def used(self, state: States, now: float) -> float:
+        """Tokens that count where the least is left; less than none is left where there is a debt.
+
+        Not computed from `remaining`, since for some algorithms that is all or nothing.
+        """
+        left = min(
+            algorithm.capacity
+            - (can.used(algorithm, state[place], now) if algorithm.capacity < math.inf else 0.0)
+            for place, algorithm, can in self._parts
+        )
+        return 0.0 if math.isinf(left) else self.capacity - left
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> States:
+        """Continue each where the tightest of those parts of `old` stands that it can continue.
+
+        These are its counterpart, or all together where it has none; and each part of which all
+        that counts there counts under the new one as well, or of which it is known how much.
+        """
+        parts = parts_of(old, state)
+        befores, states = zip(*parts, strict=True)
+        counterparts = parts + (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
+        continued: list[Any] = []
+        for new, (before, stood) in zip(self.algorithms, counterparts, strict=False):
+            best = inherit(new, before, stood, now)
+            for old_part, part in parts:
+                if old_part is not before and _tells(old_part, new):
+                    other = inherit(new, old_part, part, now)
+                    if used(new, other, now) > used(new, best, now) + ROUNDING:
+                        best = other
+            # No part may share the state of another one, which it would change.
+            is_shared = any(best is each for each in continued)
+            continued.append(copy.deepcopy(best) if is_shared else best)
+        return tuple(continued)
+
+    def cost_of_reject(self, state: States, now: float, cost: float, ahead: float) -> float:
+        """The most that one of them takes for a rejected `cost`."""
+        return max(
+            can.cost_of_reject(algorithm, state[place], now, cost, ahead)
+            for place, algorithm, can in self._parts
+        )
+
+    def refund(self, state: States, now: float, cost: float, at: float) -> None:
+        """Give `cost` back to each."""
+        for place, algorithm, can in self._parts:
+            can.refund(algorithm, state[place], now, cost, at)
+
+
+def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[Any], Any]]:
+    """Return the algorithms of an `AllOf`, or the only one, each with its state."""
+    if not isinstance(algorithm, AllOf):
+        return [(algorithm, state)]
+    return list(zip(algorithm.algorithms, cast("States", state), strict=True))
+
+
+def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
+    """Return whether the state of `old` shows how much at least counts under `new`."""
+    if isinstance(new, SlidingWindowLog | SlidingWindowCounter) and type(old) is type(new):
+        return True  # it has the instants
+    return _memory(old) <= _memory(new) < math.inf
+
+
+def _memory(algorithm: Algorithm[Any]) -> float:
+    """Return the seconds for which tokens count; infinity without a greatest cost."""
+    if algorithm.capacity == math.inf:
+        return math.inf
+    full = algorithm.start()
+    algorithm.take(full, 0.0, algorithm.capacity)
+    return algorithm.reset_after(full, 0.0)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PerResource(Composite):
+    """Each algorithm takes the tokens of its resource from the cost: all of them take, or none.
+
+    A cost is an `Amounts`, or a number of `REQUESTS`. A resource of which a request needs nothing
+    does not delay it, but for the requests ahead of it, which it never overtakes.
+
+    Args:
+        parts: Algorithms, each with the name of its resource. A resource may have several.
+
+    Raises:
+        TypeError: One of them is not an algorithm.
+        ValueError: There is none.
+
+    >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
+    >>> both = PerResource(
+    ...     ("requests", SlidingWindowLog("2/s")), ("tokens", SlidingWindowLog("10/min"))
+    ... )
+    >>> state = both.start()
+    >>> both.take(state, now=0.0, cost=amounts({"requests": 1, "tokens": 10}))
+    >>> both.delay(state, now=0.0, cost=1), both.delay(state, 0.0, amounts({"tokens": 1}))
+    (0.0, 60.0)
+    """
+
+    names: tuple[str, ...]
+
+    def __init__(self, *parts: tuple[str, Algorithm[Any]]) -> None:
+        Composite.__init__(self, *(algorithm for _, algorithm in parts))
+        set_fields(self, names=tuple(name for name, _ in parts))
+        set_fields(self, _capacity=self._limits([each.capacity for each in self.algorithms]))
+
+    def __repr__(self) -> str:
+        parts = map("{}: {!r}".format, self.names, self.algorithms)
+        return f"PerResource({', '.join(parts)})"
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources, `REQUESTS` first: it is one although it may have no limit."""
+        return tuple(dict.fromkeys((REQUESTS, *self.names)))
+
+    @property
+    def by_resource(self) -> dict[str, AllOf]:
+        """The algorithms of each resource."""
+        names = dict.fromkeys(self.names)
+        return {it: AllOf(*(self.algorithms[n] for n in self._places(it))) for it in names}
+
+    def of_requests(self, state: States) -> tuple[AllOf, States] | None:
+        """Return the algorithms of `REQUESTS` with their state; None if there are none.
+
+        Args:
+            state: The state of all, from `start`.
+        """
+        return self._of(REQUESTS, state) if REQUESTS in self.names else None
+
+    def _places(self, name: str) -> list[int]:
+        return [place for place, each in enumerate(self.names) if each == name]
+
+    def _of(self, name: str, state: States) -> tuple[AllOf, States]:
+        return self.by_resource[name], tuple(state[place] for place in self._places(name))
+
+    def delay(self, state: States, now: float, cost: float) -> float:
+        """Seconds until all of them admit their part of the cost."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: States, now: float, cost: float, ahead: float) -> float:
+        """Seconds until all of them admit their part of the cost after the `ahead` tokens."""
+        wanted = by_name(cost)
+        before: Mapping[str, float] = by_name(ahead) if ahead else {}
+        delay = 0.0
+        for place, algorithm, can in self._parts:
+            name = self.names[place]
+            tokens, first = wanted.get(name, 0.0), before.get(name, 0.0)
+            if first > ROUNDING and not tokens and cost:
+                # It needs nothing of this resource, but may not overtake the requests that do.
+                tokens = min(first, algorithm.capacity)
+                first -= tokens
+            if tokens:
+                each = can.delay_behind(algorithm, state[place], now, tokens, first)
+                if each > delay:
+                    delay = each
+        if ahead or not delay:
+            return delay
+        return self._when_all_admit(state, now, [wanted.get(it, 0.0) for it in self.names], delay)
+
+    def take(self, state: States, now: float, cost: float) -> None:
+        """Take of each its part of the cost."""
+        wanted = by_name(cost)
+        for place, algorithm, _ in self._parts:
+            if tokens := wanted.get(self.names[place]):
+                algorithm.take(state[place], now, tokens)
+
+    def allowance(self, state: States, now: float, most: int) -> int:
+        """Return how many single requests all of them allow."""
+        for place, algorithm, can in self._parts:
+            if self.names[place] == REQUESTS and most:
+                most = can.allowance(algorithm, state[place], now, most)
+        return most
+
+    def take_each(self, state: States, timestamps: Sequence[float]) -> None:
+        """Take a single request at each of the timestamps."""
+        for place, algorithm, can in self._parts:
+            if self.names[place] == REQUESTS:
+                can.take_each(algorithm, state[place], timestamps)
+
+    def remaining(self, state: States, now: float) -> float:
+        """The tokens of each resource that can be taken at `now`."""
+        return self._limits([each.remaining(state[place], now) for place, each, _ in self._parts])
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> States:
+        """Continue each resource where it stands in `old`; one that is new there is fresh."""
+        states = list(self.start())
+        if isinstance(old, PerResource):
+            for name, algorithm in self.by_resource.items():
+                if name in old.names:
+                    stood = old._of(name, cast("States", state))
+                    continued = inherit(algorithm, *stood, now)
+                    for place, each in zip(self._places(name), continued, strict=True):
+                        states[place] = each
+        return tuple(states)
+
+    def cost_of_reject(self, state: States, now: float, cost: float, ahead: float) -> float:
+        """What a rejected cost takes nevertheless: of each resource the most of its algorithms."""
+        wanted, before = by_name(cost), by_name(ahead)
+        costs: dict[str, float] = {}
+        for place, algorithm, can in self._parts:
+            name = self.names[place]
+            if tokens := wanted.get(name):
+                first = before.get(name, 0.0)
+                taken = can.cost_of_reject(algorithm, state[place], now, tokens, first)
+                costs[name] = max(taken, costs.get(name, 0.0))
+        return amounts(costs)
+
+    def refund(self, state: States, now: float, cost: float, at: float) -> None:
+        """Give back to each its part of the cost."""
+        returned = by_name(cost)
+        for place, algorithm, can in self._parts:
+            if tokens := returned.get(self.names[place]):
+                can.refund(algorithm, state[place], now, tokens, at)
+
+    def _limits(self, tokens: Sequence[float]) -> Amounts:
+        """Return the least of each resource; requests without a limit are infinite."""
+        limits = dict.fromkeys(self.resources, math.inf)
+        for name, limit in zip(self.names, tokens, strict=True):
+            limits[name] = min(limit, limits[name])
+        return Amounts(limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlimited:
+    """Every cost can be taken at any time. There is no state."""
+
+    @property
+    def capacity(self) -> float:
+        """Infinity."""
+        return math.inf
+
+    def start(self) -> None:
+        """Return None: there is no state."""
+
+    def delay(self, state: None, now: float, cost: float) -> float:  # noqa: ARG002
+        """Return 0.0: now."""
+        return 0.0
+
+    def take(self, state: None, now: float, cost: float) -> None:
+        """Do nothing."""
+
+    def delay_behind(self, state: None, now: float, cost: float, ahead: float) -> float:  # noqa: ARG002
+        """Return 0.0: now."""
+        return 0.0
+
+    def allowance(self, state: None, now: float, most: int) -> int:  # noqa: ARG002
+        """Return `most`."""
+        return most
+
+    def take_each(self, state: None, timestamps: Sequence[float]) -> None:
+        """Do nothing."""
+
+    def remaining(self, state: None, now: float) -> float:  # noqa: ARG002
+        """Return infinity."""
+        return math.inf
+
+    def reset_after(self, state: None, now: float) -> float:  # noqa: ARG002
+        """Return 0.0: there is nothing to drop."""
+        return 0.0
+
+    def dump(self, state: None) -> bytes:  # noqa: ARG002
+        """Return one byte, which names the algorithm."""
+        return pack(_NONE_KIND)
+
+    def load(self, data: bytes) -> None:
+        """Check that byte."""
+        unpack(_NONE_KIND, data, "Unlimited", 0)
