@@ -3,32 +3,80 @@
 import asyncio
 import gc
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
 
-from aiothrottle._core import stall
-from tests.servers import Valkey
+from tests.support.effort import examples
+from tests.support.servers import Valkey
+from tests.support.skips import summary
 
-# A slow machine must not fail a property, and every run must try the same examples:
-# a test that fails for a colleague has to fail here too.
-settings.register_profile(
-    "steady",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("steady")
+examples(50).register_profile("default", examples(50))
+examples(50).load_profile("default")
+
+# Files or tests that may take longer than `--longest` allows, with the reason.
+LONG = {
+    "tests/clients/": "imports and starts large packages",
+    "tests/integrations/test_real_servers.py": "installs servers, and sends for seconds",
+    "tests/outages/test_servers.py": "kills servers, and starts them again",
+    "tests/project/test_docs.py::test_docstring_examples_give_their_output": "imports all modules",
+    "tests/project/test_examples.py": "runs programs, several of them at once",
+}
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--longest", type=float, metavar="SECONDS", help="fail the run if one test takes longer"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "uvloop: runs on uvloop as well")
-    config.addinivalue_line("markers", "slow: takes seconds; `-m 'not slow'` leaves it out")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Summary(config.getoption("longest")))
+
+
+class _Summary:
+    """Says at the end what was skipped, and which tests were too slow."""
+
+    def __init__(self, longest: float | None) -> None:
+        self.longest = longest
+        self.slow: list[tuple[float, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not self.longest or report.duration <= self.longest:
+            return
+        if not report.nodeid.startswith(tuple(LONG)):
+            self.slow.append((report.duration, f"{report.nodeid}, {report.when}"))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.slow and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.slow:
+            terminalreporter.section(f"longer than {self.longest:g} s", red=True, bold=True)
+            for seconds, test in sorted(self.slow, reverse=True):
+                terminalreporter.line(f"{seconds:6.1f} s  {test}")
+        if skipped := terminalreporter.getreports("skipped"):
+            terminalreporter.section("skipped tests, and how to run them")
+            for line in summary(str(report.longrepr) for report in skipped):
+                terminalreporter.line(line)
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
+def pytest_xdist_auto_num_workers() -> int:
+    # One more than there are cores: tests of servers and processes wait for a part of their time.
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    # Collections skip the imported modules, and are quick: limiters run slow ones seldom.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
@@ -38,36 +86,34 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
     return loops
 
 
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    """A server of its own for each test, which may stop it."""
+@pytest.fixture(scope="session")
+def _valkey() -> Iterator[Valkey]:
     server = Valkey()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def no_automatic_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Switch Python's automatic garbage collection off, as in a program that only waits.
+def valkey(_valkey: Valkey) -> Valkey:
+    """The server of this worker, emptied. Do not stop it, nor change its settings."""
+    _valkey.command("FLUSHALL")
+    _valkey.command("SCRIPT", "FLUSH")
+    return _valkey
 
-    Collections that limiters made in earlier tests do not count.
-    """
-    monkeypatch.setattr(stall, "_collector", stall.Collector())
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A server for one test, which may stop it."""
+    server = Valkey()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def no_automatic_collection() -> Iterator[None]:
+    """Switch Python's automatic garbage collection off, as in a program that only waits."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.set_threshold(0)
     yield
     gc.set_threshold(*thresholds)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the tests skipped for lack of a server: see `need` in servers.py."""
-    missing = Counter[str]()
-    for report in terminalreporter.getreports("skipped"):
-        reason = str(report.longrepr)
-        if "no server: " in reason:
-            missing[reason.partition("no server: ")[2].partition(":")[0]] += 1
-    if missing:
-        terminalreporter.section("missing servers", red=True, bold=True)
-        for server, count in missing.items():
-            terminalreporter.line(f"{server}: {count} tests skipped")

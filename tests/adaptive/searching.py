@@ -10,8 +10,8 @@ import random
 from typing import NamedTuple
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from aiothrottle.adaptive.pace import Pace
-from tests.server_limits import Admits
+from aiothrottle.adaptive.rate import Pace
+from tests.support.server_limits import Admits
 
 __all__ = ["Arrival", "count", "search", "search_slots"]
 
@@ -95,15 +95,10 @@ def search_slots(
     fails: bool = False,
     seed: int = 1,
 ) -> list[Arrival]:
-    """Send to a server that works on so many at once, 50 to 100 ms each, and throttles the others.
+    """Send to a server that works on `capacity` at once, 50 to 100 ms each.
 
-    Args:
-        adaptive: The limit of the client.
-        capacity: How many requests the server works on.
-        seconds: How long.
-        workers: How many tasks send requests; after a throttled one they wait for half a second.
-        fails: Whether the server answers further requests with a 500.
-        seed: Of the times that the server takes.
+    It throttles the others, or answers them with a 500 if it `fails`. After that a worker waits for
+    half a second.
     """
     chance = random.Random(seed)
     state = adaptive.start()

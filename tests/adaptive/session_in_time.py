@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httpx
@@ -10,7 +9,8 @@ import httpx
 from aiothrottle import RateLimiter
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
-from tests.server_limits import Admits
+from tests.support.server_limits import Admits
+from tests.support.virtually import now
 
 __all__ = ["Record", "run"]
 
@@ -37,17 +37,16 @@ class _Network(httpx.AsyncBaseTransport):
 
     def __init__(self, admits: Admits, seed: int, retry_after: int | None) -> None:
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        self.began_at = asyncio.get_running_loop().time()
+        self.began_at = now()
         self.admits = admits
         self.random = random.Random(seed)
         self.record = Record()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
-        now = asyncio.get_running_loop().time()
-        admitted = self.admits(now)
+        admitted = self.admits(now())
         times = self.record.admitted if admitted else self.record.throttled
-        times.append(now - self.began_at)
+        times.append(now() - self.began_at)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         if admitted:
             return httpx.Response(200, request=request)
@@ -60,43 +59,33 @@ def run(
     *,
     seed: int = 0,
     workers: int = 24,
-    limiter: Callable[[], RateLimiter] = lambda: RateLimiter("20/s", concurrency_limit=8),
+    limiter: RateLimiter | None = None,
     every: float = 0.0,
     retry_after: int | None = None,
-    watch: Callable[[RateLimiter], object] = lambda _: None,
 ) -> Record:
-    """Let workers of a session send requests; return what the server saw.
+    """Let workers of a session send requests for so many seconds; return what the server saw.
 
-    Args:
-        admits: What the server admits.
-        seconds: How long.
-        seed: Of the network's delays.
-        workers: How many tasks send requests.
-        limiter: Makes the limiter.
-        every: Seconds from one request of a worker to its next, if it gets the response in time.
-        retry_after: The Retry-After of a 429, in seconds.
-        watch: Called with the limiter.
+    `every` is the time from one request of a worker to its next, if it gets the response in time;
+    `retry_after` is that of a 429; the seed is that of the network's delays.
     """
+    limits = limiter or RateLimiter("20/s", concurrency_limit=8)
 
     async def work(client: httpx.AsyncClient) -> None:
-        loop = asyncio.get_running_loop()
-        next_at = loop.time()
+        next_at = now()
         while True:
             await client.get("http://server/")
-            next_at = max(next_at + every, loop.time())
-            await asyncio.sleep(next_at - loop.time())
+            next_at = max(next_at + every, now())
+            await asyncio.sleep(next_at - now())
 
     async def main() -> Record:
         network = _Network(admits, seed, retry_after)
-        limits = limiter()
-        watch(limits)
         transport = ThrottledTransport(limits, transport=network)
         async with httpx.AsyncClient(transport=transport) as client:
-            workers_ = [asyncio.create_task(work(client)) for _ in range(workers)]
+            tasks = [asyncio.create_task(work(client)) for _ in range(workers)]
             await asyncio.sleep(seconds)
-            for worker in workers_:
-                worker.cancel()
-            await asyncio.gather(*workers_, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return network.record
 
     random.seed(seed)  # of the jitter of pauses

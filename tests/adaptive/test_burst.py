@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.adaptive.burst import LearnedBurst
+from aiothrottle.adaptive.guard import LearnedBurst
 from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
-from aiothrottle.algorithms.bounded_burst import BoundedBurst
-from tests.asking import admit, inherit
+from aiothrottle.algorithms.buckets import BoundedBurst
+from tests.support.asking import inherit
 
 
 def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
@@ -19,26 +19,22 @@ def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
     return [burst.size, *grown]
 
 
-def test_burst_is_that_of_the_limit_at_first() -> None:
-    burst = LearnedBurst(20.0, 0.05)
-    assert burst.size == 20.0
-    assert not burst.is_bounded
-    assert not burst.was_throttled
-    assert use(burst, 0.0, 10.0) == [20.0]
-
-
 def test_each_event_halves_then_widens_the_spacing() -> None:
     burst = LearnedBurst(20.0, 0.05)
+    assert (burst.size, burst.is_bounded, burst.was_throttled) == (20.0, False, False)
+    assert use(burst, 0.0, 10.0) == [20.0]
     learned = [
-        (burst.throttled(at + 0.1, at), burst.size, burst.steps) for at in map(float, range(8))
+        (burst.throttled(at + 0.1, at), burst.size, burst.steps) for at in map(float, range(10, 18))
     ]
     assert learned == [
         *((True, size, 0) for size in (10.0, 5.0, 2.0, 1.0)),
         *((True, 1.0, steps) for steps in (1, 2)),
         *((False, 1.0, 2) for _ in range(2)),
     ]
-    assert burst.is_even
-    assert burst.is_bounded
+    assert (burst.is_even, burst.is_bounded, burst.wait) == (True, True, 60.0)
+    assert not burst.succeeded(18.0, 17.5)
+    assert burst.succeeded(78.0, 77.5)
+    assert (burst.size, burst.steps) == (1.0, 1), "first the spacing, then the burst"
 
 
 @pytest.mark.parametrize(("pause", "size"), [(3.0, 10.0), (3.1, 1.0)])
@@ -48,43 +44,60 @@ def test_long_pause_leaves_no_time_for_halves(pause: float, size: float) -> None
     assert (burst.size, burst.steps) == (size, 0)
 
 
-def test_requests_in_flight_belong_to_the_same_event() -> None:
+def test_burst_is_that_of_the_requests_of_one_event() -> None:
     burst = LearnedBurst(20.0, 0.05)
     assert burst.throttled(1.1, 1.0)
-    assert not burst.throttled(1.2, 1.1)
+    assert not burst.throttled(1.2, 1.1), "of the same event"
     assert burst.throttled(1.2, 1.11)
     assert burst.size == 5.0
-
-
-def test_growth_does_not_excuse_requests_sent_before() -> None:
     burst = LearnedBurst(20.0, 0.05)
-    burst.begin_small()
-    burst.succeeded(0.1, 0.0)
-    assert burst.succeeded(0.4, 0.3)
-    assert burst.throttled(0.45, 0.35)
-    assert burst.size == 1.0
-
-
-def test_small_beginning_opens_within_three_seconds() -> None:
-    burst = LearnedBurst(20.0, 0.05)
-    burst.begin_small()
-    assert use(burst, 0.0, 3.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
-    assert not burst.is_bounded
-
-
-def test_single_throttled_request_is_no_burst() -> None:
-    burst = LearnedBurst(20.0, 0.05)
-    assert not burst.throttled(1.1, 1.0, used=1.0)
+    assert not burst.throttled(1.1, 1.0, used=1.0), "a single one is no burst"
     assert burst.throttled(1.2, 1.1, used=8.0)
     assert burst.size == 4.0, "half of the burst that was in use"
     assert burst.throttled(1.3, 1.21, used=1.0)
     assert burst.size == 2.0
 
 
-def test_slow_rate_begins_with_the_whole_burst() -> None:
-    burst = LearnedBurst(20.0, 0.5)
+def test_small_beginning_opens_within_three_seconds_of_use() -> None:
+    burst = LearnedBurst(20.0, 0.05)
     burst.begin_small()
-    assert burst.size == 20.0
+    assert use(burst, 0.0, 3.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
+    assert not burst.is_bounded
+    slow = LearnedBurst(20.0, 0.5)
+    slow.begin_small()
+    assert slow.size == 20.0  # spaced out it would cost too long
+    burst = LearnedBurst(20.0, 0.05)
+    burst.begin_small()
+    assert not burst.succeeded(100.0, 99.9), "used for the first time"
+    assert burst.succeeded(100.3, 100.2)
+    assert burst.throttled(100.35, 100.25), "a request that was sent before the growth"
+    assert burst.size == 1.0
+
+
+def test_small_beginning_is_a_millisecond_of_a_high_rate() -> None:
+    sizes: list[float] = []
+    for most, interval in ((1e6, 1e-6), (2500.0, 0.0004), (1000.0, 0.001), (3.0, 1e-4)):
+        burst = LearnedBurst(most, interval)
+        burst.begin_small()
+        sizes.append(burst.size)
+    assert sizes == pytest.approx([1000, 2.5, 1, 3])
+
+
+def test_burst_grows_once_without_use_and_as_often_as_used() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    burst.begin_small()
+
+    def sizes(begin: float, end: float, *, in_use: bool) -> list[float]:
+        tenths = [at / 10 for at in range(round(10 * begin), round(10 * end))]
+        grown = [burst.size for at in tenths if burst.succeeded(at + 0.05, at, in_use=in_use)]
+        return [*grown, burst.size]
+
+    assert sizes(0.0, 10.0, in_use=False) == [2.0, 2.0]
+    assert sizes(10.0, 10.5, in_use=True) == [4.0, 4.0]
+    assert sizes(10.5, 20.0, in_use=False) == [8.0, 8.0]
+    assert burst.throttled(20.1, 20.05), "all eight at once"
+    assert sizes(20.2, 80.0, in_use=False) == [4.0]
+    assert sizes(80.0, 200.0, in_use=False) == [8.0, 8.0]
 
 
 def test_very_slow_rate_is_never_evenly_spaced() -> None:
@@ -94,13 +107,6 @@ def test_very_slow_rate_is_never_evenly_spaced() -> None:
     assert not burst.succeeded(3.0, 2.5)
     assert burst.succeeded(64.0, 63.0)
     assert burst.steps == 1
-
-
-def test_unused_burst_does_not_grow() -> None:
-    burst = LearnedBurst(20.0, 0.05)
-    burst.begin_small()
-    assert not burst.succeeded(100.0, 99.9), "used for the first time"
-    assert burst.succeeded(100.3, 100.2)
 
 
 def test_larger_burst_is_tried_after_a_minute_then_rarely() -> None:
@@ -117,16 +123,6 @@ def test_larger_burst_is_tried_after_a_minute_then_rarely() -> None:
     assert waits == pytest.approx([60, 120, 240, 480, 960, 1920, 3600, 3600], abs=2.0)
 
 
-def test_events_in_a_row_do_not_prolong_the_wait() -> None:
-    burst = LearnedBurst(20.0, 0.05)
-    for at in range(6):
-        burst.throttled(at + 0.1, at)
-    assert burst.wait == 60.0
-    assert not burst.succeeded(6.0, 5.5)
-    assert burst.succeeded(66.0, 65.5)
-    assert (burst.size, burst.steps) == (1.0, 1), "first the spacing, then the burst"
-
-
 def test_other_limit_keeps_a_learned_burst() -> None:
     open_ = LearnedBurst(20.0, 0.05)
     assert open_.with_limit(50.0, 0.02).size == 50.0
@@ -135,6 +131,8 @@ def test_other_limit_keeps_a_learned_burst() -> None:
     small = open_.with_limit(5.0, 0.2)
     assert (small.size, small.was_throttled) == (5.0, True)
     assert small.with_limit(50.0, 0.02).size == 50.0
+    assert not small.throttled(1.0, 0.9), "of the event that counted already"
+    assert small.throttled(1.3, 1.1)
 
 
 @given(
@@ -155,50 +153,20 @@ def test_any_reports_keep_the_burst_within_its_bounds(
         assert burst.steps in {0, 1, 2}
 
 
-# ---- the algorithm -------------------------------------------------------------------------------
-
-
-def test_burst_of_one_is_evenly_spaced_without_tolerance() -> None:
-    bucket = BoundedBurst("10/s", 1)
-    state = bucket.start()
-    assert admit(bucket, state, 0.0, 1)
-    assert bucket.delay(state, 0.0, 1) == pytest.approx(0.1)
-    assert not admit(bucket, state, 0.099, 1)
-    assert admit(bucket, state, 0.11, 1)  # late, and so is the next one
-    assert bucket.delay(state, 0.11, 1) == pytest.approx(0.1)
-
-
-def test_heavy_cost_delays_the_requests_behind_it() -> None:
-    bucket = BoundedBurst("10/s", 2)
-    assert bucket.capacity == math.inf
-    state = bucket.start()
-    assert admit(bucket, state, 0.0, 50)
-    assert bucket.delay(state, 0.0, 1) == pytest.approx(4.9)
-
-
-def test_smaller_burst_forgives_what_the_server_accepted() -> None:
+def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
     window, bucket = SlidingWindowLog("1000/h"), BoundedBurst("1000/h", 500)
     log = window.start()
     window.take(log, 0.0, 900)
     state = inherit(bucket, window, log, 1.0)
     assert bucket.delay(state, 1.0, 1) == pytest.approx(3.6)
-    smaller = BoundedBurst("1000/h", 250)
+    smaller, larger = BoundedBurst("1000/h", 250), BoundedBurst("1000/h", 1000)
     assert smaller.delay(inherit(smaller, bucket, state, 1.0), 1.0, 1) == pytest.approx(3.6)
-    larger = BoundedBurst("1000/h", 1000)
     assert larger.remaining(inherit(larger, bucket, state, 1.0), 1.0) == math.inf
     assert larger.used(inherit(larger, bucket, state, 1.0), 1.0) == pytest.approx(500)
-
-
-def test_debt_of_a_heavy_cost_stays_a_debt() -> None:
     bucket, smaller = BoundedBurst("10/s", 4), BoundedBurst("10/s", 2)
-    state = bucket.start()
+    assert bucket.capacity == math.inf
+    state = inherit(bucket, TokenBucket("10/s"), TokenBucket("10/s").start(), 0.0)
+    assert bucket.delay(state, 0.0, 20) == 0.0  # a heavy cost
     bucket.take(state, 0.0, 20)
     assert bucket.delay(state, 0.0, 1) == pytest.approx(1.7)
     assert smaller.delay(inherit(smaller, bucket, state, 0.0), 0.0, 1) == pytest.approx(1.7)
-
-
-def test_unused_bucket_inherits_nothing() -> None:
-    bucket = BoundedBurst("10/s", 2)
-    fresh = inherit(bucket, TokenBucket("10/s"), TokenBucket("10/s").start(), 5.0)
-    assert bucket.delay(fresh, 5.0, 1) == 0.0
-    assert repr(bucket) == "BoundedBurst(rate=Rate(limit=10.0, period=1.0), burst=2)"

@@ -2,13 +2,12 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiothrottle import Rate
 from aiothrottle.adaptive.server_window import Inferred, ServerWindow
-from aiothrottle.rate import Rate
-from aiothrottle.reported_quota import ReportedQuota
+from aiothrottle.algorithms.server_quota import ReportedQuota
 
 
 def fresh(
@@ -24,14 +23,10 @@ def throttled(window: ServerWindow, now: float, reset_after: float) -> Inferred:
     return window.observe(now, now - 0.02, quota)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 2.0, 10.0, 60.0])
-def test_rounded_delay_gives_the_window_at_once(seconds: float) -> None:
-    assert fresh(ServerWindow(), 5.0, seconds) == Inferred(Rate(20, seconds))
-
-
-@pytest.mark.parametrize("seconds", [61.0, 3600.0])
-def test_long_window_gives_no_rate(seconds: float) -> None:
-    assert fresh(ServerWindow(), 5.0, seconds) == Inferred()
+def test_rounded_delay_gives_a_short_window_at_once() -> None:
+    for seconds in (1.0, 2.0, 10.0, 60.0, 61.0, 3600.0):
+        inferred = Inferred(Rate(20, seconds)) if seconds <= 60 else Inferred()
+        assert fresh(ServerWindow(), 5.0, seconds) == inferred
 
 
 def test_timestamp_is_probed_until_it_is_certain() -> None:
@@ -43,28 +38,17 @@ def test_timestamp_is_probed_until_it_is_certain() -> None:
     assert fresh(window, 7.05, 2.9, 3.0) == Inferred(Rate(20, 2))
 
 
-def test_first_of_the_next_window_makes_it_certain() -> None:
+def test_request_after_all_was_used_makes_it_certain() -> None:
+    for at, inferred in ((6.01, Inferred(Rate(20, 1))), (9.0, Inferred(None, 10.0))):
+        window = ServerWindow()
+        fresh(window, 5.0, 3.1, 3.0)
+        assert fresh(window, at, 2.9, 3.0) == inferred  # a late one proves nothing
     window = ServerWindow()
     fresh(window, 5.0, 3.1, 3.0)
-    assert fresh(window, 6.01, 2.9, 3.0) == Inferred(Rate(20, 1))
-
-
-def test_admitted_request_after_all_was_used_makes_it_certain() -> None:
-    window = ServerWindow()
-    fresh(window, 5.0, 3.1, 3.0)
-
-    def report(now: float, remaining: float) -> Inferred:  # of a log that slides
-        return window.observe(now, now - 0.02, ReportedQuota(remaining, 3, limit=20, error=3))
-
-    assert report(6.1, 1) == Inferred(None, 6.0)  # not all was used
-    assert report(6.2, 0) == Inferred(None, 6.0)
-    assert report(6.3, 0) == Inferred(Rate(20, 1))
-
-
-def test_late_first_of_the_next_window_proves_nothing() -> None:
-    window = ServerWindow()
-    fresh(window, 5.0, 3.1, 3.0)
-    assert fresh(window, 9.0, 2.9, 3.0) == Inferred(None, 10.0)
+    expected = [(6.1, 1, Inferred(None, 6.0)), (6.2, 0, Inferred(None, 6.0))]
+    for now, remaining, inferred in (*expected, (6.3, 0, Inferred(Rate(20, 1)))):
+        quota = ReportedQuota(remaining, 3, limit=20, error=3)  # of a log that slides
+        assert window.observe(now, now - 0.02, quota) == inferred
 
 
 @given(
@@ -83,21 +67,13 @@ def test_window_is_never_taken_for_a_longer_one(
         assert 1.0 <= window.seconds <= seconds
 
 
-def test_report_within_a_window_gives_no_rate() -> None:
-    window = ServerWindow()
-
-    def within(now: float) -> Inferred:
-        return window.observe(now, now, ReportedQuota(7, 1, limit=20, error=1))
-
-    assert within(5.0) == Inferred()
-    assert fresh(window, 6.0, 1.0) == within(6.1) == Inferred(Rate(20, 1))
-
-
-def test_reset_further_away_than_the_window_corrects_it() -> None:
-    window = ServerWindow()
-    fresh(window, 5.0, 1.0)  # the reset of a bucket: when it is full again
-    report = window.observe(5.1, 5, ReportedQuota(3, 2, limit=20, error=1))
-    assert report == Inferred(None, 7.0)
+def test_report_within_a_window_gives_no_rate_and_may_correct_it() -> None:
+    window, quota = ServerWindow(), ReportedQuota(7, 1, limit=20, error=1)
+    assert window.observe(5.0, 5.0, quota) == Inferred()
+    assert fresh(window, 6.0, 1.0) == window.observe(6.1, 6.1, quota) == Inferred(Rate(20, 1))
+    # The reset of a bucket, when it is full again, may be further away than the window.
+    report = window.observe(6.1, 6, ReportedQuota(3, 2, limit=20, error=1))
+    assert report == Inferred(None, 8.0)
 
 
 def test_other_limit_begins_anew() -> None:
@@ -112,5 +88,5 @@ def test_throttled_request_alone_proves_nothing() -> None:
     window = ServerWindow()
     assert throttled(window, 5.0, 1.0) == Inferred()
     fresh(window, 5.0, 1.0)
-    assert throttled(window, 5.9, 1.0) == Inferred(Rate(20, 1))  # of the window's own second
-    assert throttled(window, 7.5, 3.0) == Inferred(Rate(20, 1))  # of another window
+    for now, reset_after in ((5.9, 1.0), (7.5, 3.0)):  # the window's own second, and another one's
+        assert throttled(window, now, reset_after) == Inferred(Rate(20, 1))

@@ -1,29 +1,24 @@
 """Specifies the state that a new algorithm or rate keeps from the one before."""
 
-import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle import Rate, RateLimiter
-from aiothrottle.algorithms import (
-    Algorithm,
-    AllOf,
+from aiothrottle import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
+    Rate,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
-    Unlimited,
     WaitUntil,
 )
-from aiothrottle.rate import as_rate
-from tests.asking import admit, inherit, used
-
-RATES = st.sampled_from(["2/500ms", "3/s", "8/3s", "20/10s", "40/min", "100/min"])
+from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
+from tests.algorithms.asking import inherit, used
+from tests.support.asking import admit
 
 
 def test_window_inherits_the_log_of_another() -> None:
@@ -32,23 +27,10 @@ def test_window_inherits_the_log_of_another() -> None:
     for now in (0.0, 0.2, 0.4):
         old.take(state, now, 1)
     kept = inherit(new, old, state, 0.5)
-    assert kept is state
     assert new.delay(kept, 0.5, 1) == 0.5
     assert not admit(new, kept, 0.5, 1)  # tokens free in the old algorithm are not free in this one
     assert new.remaining(kept, 1.2) == 2
-
-
-def test_tokens_of_another_algorithm_count_as_used_now() -> None:
-    old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
-    state = old.start()
-    old.take(state, 0.0, 4)
-    fresh = inherit(new, old, state, 1.0)
-    assert new.remaining(fresh, 1.0) == 7
-    assert new.reset_after(fresh, 1.0) == 1.0
-    # More used tokens than ever fit make the window full.
-    small = SlidingWindowLog("2/s")
-    assert small.remaining(inherit(small, old, state, 1.0), 1.0) == 0
-    assert small.reset_after(inherit(small, old, state, 1.0), 1.0) == 1.0
+    assert new.load(new.dump(kept)) == kept
 
 
 @pytest.mark.parametrize(
@@ -69,7 +51,7 @@ def test_tokens_of_another_algorithm_count_as_used_now() -> None:
     ids=str,
 )
 def test_inherited_tokens_and_debts_stay_the_same(
-    old: TokenBucket, new: TokenBucket, spent: int, wait: float
+    old: Algorithm[Any], new: Algorithm[Any], spent: int, wait: float
 ) -> None:
     state = old.start()
     old.take(state, 4.0, spent)
@@ -79,29 +61,6 @@ def test_inherited_tokens_and_debts_stay_the_same(
         min(spent, new.capacity) + max(0, spent - old.capacity)
     )
     assert new.delay(fresh, 4.0, 1) == pytest.approx(wait, abs=0.003)  # LeakyBucket's tolerance
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        SlidingWindowLog("10/s"),
-        TokenBucket("10/s"),
-        LeakyBucket("10/s"),
-        FixedWindow("10/s"),
-        SlidingWindowCounter("10/s"),
-        WaitUntil(0.1, 1, 2),
-        Cooldown(10, 1),
-        AllOf(SlidingWindowLog("10/s"), FixedWindow("20/s")),
-        Unlimited(),
-    ],
-    ids=str,
-)
-def test_fresh_or_expired_state_has_used_nothing(algorithm: TokenBucket) -> None:
-    state = algorithm.start()
-    assert used(algorithm, state, 4.0) == 0.0
-    algorithm.take(state, 4.0, 2)
-    assert used(algorithm, state, 4.0 + algorithm.reset_after(state, 4.0)) == 0.0
-    assert used(algorithm, state, 9.0) == 0.0
 
 
 def test_inherited_sections_expire_when_they_would_have() -> None:
@@ -129,6 +88,9 @@ def test_stretched_window_expires_one_section_late_at_most() -> None:
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
+# ---- several limits ------------------------------------------------------------------------------
+
+
 def test_all_of_has_used_its_tightest_part() -> None:
     algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
     state = algorithm.start()
@@ -144,13 +106,6 @@ def test_all_of_has_used_its_tightest_part() -> None:
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
 
 
-def test_nothing_is_inherited_from_unused_or_unlimited() -> None:
-    old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
-    assert inherit(new, old, old.start(), 1.0) == new.start()
-    assert used(Unlimited(), None, 1.0) == 0.0
-    assert inherit(new, Unlimited(), None, 1.0) == new.start()
-
-
 def test_parts_of_all_of_inherit_pairwise() -> None:
     old = AllOf(SlidingWindowLog("10/s"), FixedWindow("20/min"))
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
@@ -163,37 +118,51 @@ def test_parts_of_all_of_inherit_pairwise() -> None:
     assert new.delay((first, second), 0.5, 2) == 0.5
 
 
-@pytest.mark.parametrize(
-    "old", [AllOf(SlidingWindowLog("10/s")), SlidingWindowLog("10/s")], ids=str
-)
-def test_part_without_counterpart_counts_as_used_now(old: SlidingWindowLog) -> None:
-    new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
+def test_limits_in_another_order_count_what_they_did() -> None:
+    window, bucket = FixedWindow("20/min"), TokenBucket("10/s")
+    old, new = AllOf(window, bucket), AllOf(bucket, window)
     state = old.start()
     old.take(state, 0.0, 4)
-    fresh = inherit(new, old, state, 0.5)
-    assert [
-        algorithm.remaining(part, 0.5)
-        for algorithm, part in zip(new.algorithms, fresh, strict=True)
-    ] == [
-        1,
-        8,
-    ]
-    assert new.delay(fresh, 0.5, 2) == 0.5  # the first continues where it stood
-    assert new.reset_after(fresh, 0.5) == 60.0
-    assert fresh[0] is not fresh[1]
+    _, counted = inherit(new, old, state, 2.0)
+    assert window.used(counted, 2.0) == 4
+
+
+def test_parts_that_continue_the_same_log_do_not_share_it() -> None:
+    old = SlidingWindowLog("10/s")
+    new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
+    state = old.start()
+    for now in (0.0, 0.0, 1.5):
+        old.take(state, now, 1)
+    first, second = inherit(new, old, state, 1.6)
+    assert first is not second
+    assert [used(new.algorithms[0], first, 1.6), used(new.algorithms[1], second, 1.6)] == [1, 3]
+
+
+def test_bucket_inherited_on_a_clock_that_stepped_back_is_sound() -> None:
+    old, new = TokenBucket("1/s", burst=99), TokenBucket("2/s", burst=99)
+    state = old.start()
+    for now in (9.0, 10.0):
+        old.take(state, now, 5)
+    inherited = new.inherit(old, state, 5.0)
+    assert new.load(new.dump(inherited)) == inherited
+    assert new.used(inherited, 5.0) == old.used(state, 5.0)
+
+
+RATES = st.lists(
+    st.sampled_from([Rate(2, 0.5), Rate(3), Rate(8, 3), Rate(20, 10), Rate(40, 60), Rate(100, 60)]),
+    min_size=1,
+    max_size=3,
+)
 
 
 @given(
-    old=st.lists(RATES, min_size=1, max_size=3),
-    new=st.lists(RATES, min_size=1, max_size=3),
+    old=RATES,
+    new=RATES,
     steps=st.lists(st.tuples(st.floats(0, 5), st.sampled_from([1.0, 2.0, 0.5])), max_size=30),
     then=st.floats(0, 20),
 )
 def test_each_part_counts_what_any_old_part_knows(
-    old: list[str],
-    new: list[str],
-    steps: list[tuple[float, float]],
-    then: float,
+    old: list[Rate], new: list[Rate], steps: list[tuple[float, float]], then: float
 ) -> None:
     before, after = AllOf(*map(SlidingWindowLog, old)), AllOf(*map(SlidingWindowLog, new))
     state, now = before.start(), 0.0
@@ -203,27 +172,9 @@ def test_each_part_counts_what_any_old_part_knows(
         if admit(before, state, now, cost):
             taken.append((now, cost))
     now += then
-    known = max(as_rate(rate).period for rate in old)
+    known = max(rate.period for rate in old)
     inherited = inherit(after, before, state, now)
     for part, rate, counted in zip(after.algorithms, new, inherited, strict=True):
-        period = min(as_rate(rate).period, known)
+        period = min(rate.period, known)
         least = sum(cost for at, cost in taken if at + period > now)
         assert used(part, counted, now) >= least - 1e-6
-
-
-def test_algorithm_without_rate_takes_the_given_one() -> None:
-    rate = Rate(10, 2.0)
-    assert SlidingWindowCounter(buckets=4).with_rate(rate) == SlidingWindowCounter(rate, buckets=4)
-    assert TokenBucket(burst=3).with_rate(rate) == TokenBucket(rate, burst=3)
-    assert TokenBucket().with_rate(rate) == TokenBucket(rate)
-    assert math.isnan(TokenBucket().burst)
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [SlidingWindowCounter("1/s"), TokenBucket("1/s"), SlidingWindowLog("1/s"), LeakyBucket("1/s")],
-    ids=str,
-)
-def test_second_rate_is_rejected(algorithm: Algorithm[Any]) -> None:
-    with pytest.raises(ValueError, match=r"two rates.*give one"):
-        RateLimiter(2, algorithm=algorithm)

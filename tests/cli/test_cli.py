@@ -1,7 +1,9 @@
-"""The command line: its arguments, its output, and its exit status."""
+"""The command line: its help, the arguments that it rejects, and the scripts that complete it."""
 
+import io
 import os
-import signal
+import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -11,222 +13,252 @@ import pytest
 
 import aiothrottle
 from aiothrottle.cli import main
-
-QUICK = ["demo", "--pages", "40", "--rate", "100/s"]
-PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
-# The package under test, installed or not, is the one that the subprocesses run.
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
+from tests.cli.conftest import Command
+from tests.support.background import COMMAND, ENVIRONMENT, STRICT
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PYTHON, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-
-
-def test_demo_runs_as_a_module() -> None:
-    ended = run("-m", "aiothrottle", *QUICK)
-    assert ended.returncode == 0, ended.stderr
-    assert "aiothrottle's crawl is complete" in ended.stdout
-    assert "Warning" not in ended.stderr
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    python = [sys.executable, *STRICT, *arguments]
+    return subprocess.run(python, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 def test_installed_command_is_main() -> None:
     commands = entry_points(group="console_scripts", name="aiothrottle")
     if not commands:
         pytest.skip("the package is not installed")
-    assert {command.load() for command in commands} == {main}
+    assert {each.load() for each in commands} == {main}
 
 
-def test_without_arguments_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    assert "demo" in capsys.readouterr().out
+def test_scripts_and_help_name_all_commands(command: Command) -> None:
+    version = command("--version")
+    assert (version.status, version.printed) == (0, f"aiothrottle {aiothrottle.__version__}\n")
+    assert (command().status, command("--help").status) == (0, 0)
+    assert command().printed == command("--help").printed
+    for arguments in ["--help"], ["fetch", "--help"], ["demo", "--help"]:
+        assert command(*arguments).printed.startswith("usage: aiothrottle")
+    assert "--profile openai \\\n    --rate" in command("fetch", "--help").printed
+    pytest.importorskip("shtab")
+    for shell in ("bash", "zsh", "tcsh"):
+        ended = command("completion", shell)
+        assert ended.status == 0
+        for name in ("fetch", "probe", "simulate", "demo", "completion", "rate"):
+            assert name in ended.printed
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_help_is_no_failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: aiothrottle")
-
-
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"aiothrottle {aiothrottle.__version__}\n"
-
-
-def test_options_reach_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--pages", "7", "--rate", "25/500ms", "--concurrency", "2"]) == 0
-    printed = capsys.readouterr().out
-    assert "has 7 pages" in printed
-    assert "25 requests in any 0.5 s, 2 at once" in printed
-
-
-def test_single_request_has_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--pages", "2", "--rate", "1/20ms"]) == 0
-    assert "1 request in any 0.02 s" in capsys.readouterr().out
-
-
-def test_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--pages", "7", "--rate", "25"]) == 0
-    assert "25 requests in any second" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["nonsense"], "invalid choice: 'nonsense'"),
-        (["demo", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
-        (["demo", "--rate", "nan"], "--rate: rate must be finite and above zero, got nan"),
-        (["demo", "--rate", "-5"], "--rate: rate must be finite and above zero, got -5.0"),
-        (["demo", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
-        (["demo", "--rate", "0/s"], "--rate: the limit of a rate must be a finite number"),
-        (["demo", "--rate", "10/fortnight"], "unknown unit 'fortnight'"),
-        (["demo", "--rate", "2.5/s"], "--rate: must be a rate of whole requests, got '2.5/s'"),
-        (["demo", "--rate", "0.5"], "--rate: must be a rate of whole requests, got '0.5'"),
-        (["demo", "--concurrency", "0"], "--concurrency: must be a whole number from 1 to 100"),
-        (["demo", "--concurrency", "101"], "--concurrency: must be a whole number from 1 to 100"),
-        (["demo", "--pages", "-1"], "--pages: must be a whole number from 1 to 100000, got '-1'"),
-        (["demo", "--pages", "many"], "--pages: must be a whole number from 1 to 100000"),
-        (["demo", "--plot", "crawls.gif"], "--plot: must be a file name in .png or .svg"),
-        (["demo", "--plot", "no/such/folder/a.png"], "--plot: there is no folder 'no/such/folder'"),
-    ],
-)
-def test_invalid_argument_is_rejected_before_the_run(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    printed, errors = capsys.readouterr()
-    assert printed == ""
-    assert complaint in errors
-
-
-@pytest.mark.parametrize("command", ["fetch", "probe", "simulate", "demo"])
-def test_unknown_option_prints_usage_of_its_command(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--nonsense", *(["http://127.0.0.1/"] if command == "probe" else [])])
-    assert ended.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith(f"usage: aiothrottle {command} ")
-    assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in errors
-
-
-@pytest.mark.parametrize(
-    "arguments", [["demo", "--rate", "fast"], ["probe", "http://a/", "-H", "no colon"]]
-)
-def test_invalid_value_prints_no_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith(f"aiothrottle {arguments[0]}: error: argument ")
-
-
-@pytest.mark.parametrize("arguments", [["fetch", "--rate"], ["probe"], ["demo", "--workers"]])
-def test_missing_argument_prints_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"usage: aiothrottle {arguments[0]} ")
-
-
-def test_command_imports_only_what_it_needs() -> None:
+def test_module_imports_only_what_a_command_needs() -> None:
     code = (
         "import sys; from aiothrottle.cli import main\n"
-        "try: main(['fetch', '--help'])\n"
-        "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"
+        "print(main(['fetch', 'ftp://a', '--silent']))\n"
+        "print(sorted(sys.modules), file=sys.stderr)"
     )
-    loaded = run("-c", code).stderr
-    assert "'aiothrottle.cli.fetch'" in loaded
-    for other in ("aiothrottle.cli.demo", "aiothrottle.simulation", "aiohttp.web"):
-        assert f"'{other}'" not in loaded
-
-
-def test_missing_matplotlib_error_names_the_package(tmp_path: Path) -> None:
-    picture = tmp_path / "crawls.png"
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; "  # makes its import fail
-        "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    ended = run("-c", code, *QUICK, "--plot", str(picture))
-    assert ended.returncode == 2
-    assert "pip install 'aiothrottle-client[plot]'" in ended.stderr
-    assert ended.stdout == "", "no crawl that ends in nothing"
-    assert not picture.exists()
-
-
-def test_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "CRAWLS.PNG"
-    assert main([*QUICK, "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_exit_status_is_that_of_the_demo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    too_long = tmp_path / ("x" * 300 + ".png")
-    assert main([*QUICK, "--plot", str(too_long)]) == 1
-    assert "The picture cannot be written" in capsys.readouterr().err
+    ended = run("-c", code)
+    assert ended.stdout.splitlines()[-1] == "1"
+    assert "'aiothrottle.cli.fetch'" in ended.stderr
+    for other in ("aiothrottle.cli.demo", "aiothrottle.simulation", "aiohttp.web", "rich", "shtab"):
+        assert f"'{other}'" not in ended.stderr
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["demo", "--pages", "5"],
-        ["demo", "--pages", "5", "--json"],
-        ["simulate", "--seconds", "1"],
-    ],
-)
-def test_closed_output_is_no_traceback(arguments: list[str], *, buffered: bool) -> None:
+def test_closed_output_is_no_traceback(*, buffered: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "" if buffered else "1"}
-    command = [*PYTHON, "-m", "aiothrottle", *arguments]
     with os.fdopen(writing, "wb") as output:
         ended = subprocess.run(
-            command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, *STRICT, "-m", "aiothrottle", "simulate", "--seconds", "1"],
+            env={**ENVIRONMENT, "PYTHONUNBUFFERED": "" if buffered else "1"},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
         )
-    assert (ended.returncode, ended.stderr) == (141, "")
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_long_example_keeps_its_line_break(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["fetch", "--help"])
-    assert "--profile openai \\\n    --rate" in capsys.readouterr().out
+# ---- rejected arguments ----------------------------------------------------------------------
+
+# With the complaint. A list or file that is missing would be named in the complaint.
+WRONG = [
+    ("fetch http://a/ --resume", "--resume needs a file to continue"),
+    ("fetch - -i -", "- was given more than once"),
+    ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),
+    ("fetch -i .", ". cannot be read: it is a folder"),
+    ("fetch http://a/ -o no/such/out", "no/such/out cannot be written: No such file"),
+    ("fetch http://a/ -o .", ". cannot be written: Is a directory"),
+    ("fetch http://a/ --output-dir /dev/null", "/dev/null is no folder to write to"),
+    ("fetch -i {file} -o {file}", "--input-file and --output are the same file"),
+    ("fetch --requests {file} -o {file}", "--requests and --output are the same file"),
+    ("fetch http://a/ -q -v", "--quiet and --verbose: give one of them"),
+    ("fetch http://a/ -I -d x", "--head sets the method"),
+    ("fetch http://a/ -H 'no colon'", "-H/--header: must be 'Name: value'"),
+    ("fetch http://a/ -A 'a\nb'", "-A/--user-agent: must be"),
+    ("fetch http://a/ -X 'GET /'", "must be a method such as GET"),
+    ("fetch http://a/ -d @no/such/file", "no/such/file cannot be read"),
+    ("fetch http://a/ --rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),
+    ("fetch http://a/ --rate 5/s --burst 6", "burst=6 is more than the limit"),
+    ("fetch http://a/ --rate 5/s --burst 0", "--burst: must be a whole number from 1"),
+    ("fetch http://a/ --burst 2", "--burst bounds the use of a rate: give --rate"),
+    ("fetch http://a/ --guard 1", "--guard stretches the period of a rate"),
+    ("fetch http://a/ --retries -1", "must be a whole number from 0"),
+    ("fetch http://a/ --max-time soon", "must be a number of seconds"),
+    ("fetch http://a/ --max-retry-after 0", "must be a number of seconds, above 0"),
+    ("fetch http://a/ --max-filesize big", "must be a number of bytes such as 100k"),
+    # Lists of requests, and named rates.
+    ("fetch --requests jobs http://a/", "--requests is the whole list: leave out URLs"),
+    ("fetch --requests jobs -d x", "each line of --requests has its own method and body"),
+    ("fetch http://a/ --rate tokens=fast", "--rate: cannot read 'fast' as a rate"),
+    ("fetch http://a/ --rate =5/s", "--rate: must be a rate such as 10/s, or with its"),
+    ("fetch http://a/ --rate 5/s --rate tokens=9/s", "only some of the rates of --rate name a"),
+    ("fetch http://a/ --rate tokens=9/s --per-host 5/s", "those of --per-host do not"),
+    ("fetch http://a/ --rate tokens=9/s --burst 1", "burst may have the resources tokens"),
+    ("fetch http://a/ --profile other", "argument --profile: invalid choice: 'other'"),
+    ("fetch http://a/ --profile openai --rate 9/s", "openai charges tokens: give their limits"),
+    ("fetch http://a/ --profile anthropic --rate tokens=9/s", "charges input_tokens and output_to"),
+    # The connection. Nothing of it is shown.
+    ("fetch http://a/ --proxy socks5://me:secret@h:1", "got 'socks5://***@h:1'"),
+    ("fetch http://a/ --proxy http://", "must be a proxy such as"),
+    ("fetch http://a/ --proxy http://h:port", "must be a proxy such as"),
+    ("fetch http://a/ --cacert no/such/file", "no/such/file cannot be read: No such file"),
+    ("fetch http://a/ --cacert {file}", "has no certificate in PEM"),
+    ("fetch http://a/ -u secret", "must be NAME:PASSWORD, got no colon"),
+    ("fetch http://a/ -u a:b -H 'authorization: secret'", "--user sets the header Authorization"),
+    ("fetch http://a/ -b a=b -H 'Cookie: secret'", "--cookie sets the header Cookie"),
+    ("fetch http://a/ -b no/such/file", "no/such/file cannot be read: No such file"),
+    ("fetch http://a/ -b {file}", "line 1 is no cookie in Netscape's format"),
+    ("fetch http://a/ -b 'secret=a\nb'", "must be NAME=VALUE, without control characters"),
+    # The store. Of an unclear address only the scheme is shown.
+    ("fetch http://a/ --store-key k --rate 1", "--store-key names the limits in a store"),
+    ("fetch http://a/ --store redis://h", "--store counts a rate: give --rate or --per-host"),
+    ("fetch http://a/ --store redis://h --rate 1 --per-host 1", "counts either all requests or"),
+    ("fetch http://a/ --store nonsense://:secret@x --rate 1", "memcached://, got 'nonsense://x'"),
+    ("fetch http://a/ --store nowhere --rate 1", "memcached://, got 'nowhere'"),
+    ("fetch http://a/ --store redis:/h --rate 1", "got '***'"),
+    ("fetch http://a/ --store redis://[::1 --rate 1", "redis://*** cannot be read: write redis://"),
+    # The other commands.
+    ("nonsense", "unknown command 'nonsense'; the commands are fetch, probe, simulate, demo, com"),
+    ("ftch x", "unknown command 'ftch'; did you mean fetch?"),
+    ("fetch --rte 5", "unknown option --rte; did you mean --rate?"),
+    ("fetch --conc=3", "unknown option --conc; did you mean --concurrency?"),
+    ("demo more", "unknown argument more"),
+    ("fetch --rate foo", "write 20 (per second), 10/s, 100/min"),
+    ("demo --rate 0/s", "--rate: the limit of a rate must be a finite number"),
+    ("demo --rate 0.5", "--rate: must be a rate of whole requests, got '0.5'"),
+    ("demo --pages -1", "--pages: must be a whole number from 1 to 100000, got '-1'"),
+    ("demo --pages many", "--pages: must be a whole number from 1 to 100000"),
+    ("demo --plot crawls.gif", "--plot: must be a file name in .png or .svg"),
+    ("demo --plot no/such/folder/a.png", "--plot: there is no folder 'no/such/folder'"),
+    ("simulate --algorithm guess", "--algorithm: invalid choice: 'guess'"),
+    ("simulate --server-burst 5", "--server-burst needs a token bucket: give --server-algorithm"),
+    ("simulate --workers 3 --demand 5", "--demand replaces the workers"),
+    ("simulate --burst 50", "algorithm=TokenBucket(burst=50.0)"),
+    ("simulate --burst 0", "--burst: must be a number above 0"),
+    ("simulate --jitter -1", "--jitter: must be a number of seconds, 0 or more"),
+    ("simulate --seconds 0", "--seconds: must be a number of seconds, above 0"),
+    ("probe ftp://a", "'ftp://a' is no URL: it does not begin with http:// or https://"),
+    ("probe ''", "'' is empty"),
+    ("probe me:secret@example.org", "'***@example.org' is no URL"),
+    ("probe http://a/ --max-requests 0", "must be a whole number from 1 to 10000"),
+    ("probe http://a/ --max-requests 9", "are for --find-limit: give it as well"),
+    ("probe http://a/ --concurrency 2", "are for --find-limit: give it as well"),
+    ("completion nosh", "invalid choice: 'nosh'"),
+]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
-def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
-    code = (
-        # A shell that started the tests in the background has switched Ctrl-C off for all of them.
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    with subprocess.Popen(
-        [*PYTHON, "-c", code, "demo", "--rate", "1/min"],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as demo:
-        assert demo.stdout is not None
-        assert "pages" in demo.stdout.readline()  # the demo has begun
-        demo.send_signal(signal.SIGINT)
-        _, errors = demo.communicate(timeout=30)
-    assert demo.returncode == 130
-    assert errors.endswith("\nInterrupted.\n")
-    assert "Traceback" not in errors
+def test_wrong_arguments_are_named_before_anything_is_sent(command: Command, out: Path) -> None:
+    out.write_text("http://127.0.0.1:1/\n")
+    failing: list[object] = []
+    for line, complaint in WRONG:
+        ended = command(*shlex.split(line.replace("{file}", str(out))))
+        fits = ended.status == 2 and ended.printed == "" and complaint in ended.messages
+        # Neither a secret, nor a name of Python.
+        if not fits or "secret" in ended.messages or "Rate." in ended.messages:
+            failing.append((line, ended))
+    assert failing == []
+    assert out.read_text() == "http://127.0.0.1:1/\n"
+
+
+def test_unknown_or_missing_argument_prints_usage_and_no_other(command: Command) -> None:
+    for line in ("fetch --rate", "probe", "demo --wor", "simulate --no"):
+        messages, name = command(*line.split()).messages, line.split(maxsplit=1)[0]
+        assert messages.startswith(f"usage: aiothrottle {name} ")
+        assert f"aiothrottle {name}: error: " in messages
+    for line in ("demo --rate fast", "probe http://a/ -H no-colon", "fetch http://a/ -q -v"):
+        (error,) = command(*line.split()).messages.splitlines()
+        assert error.startswith(f"aiothrottle {line.split(maxsplit=1)[0]}: error: ")
+
+
+def test_list_in_the_other_format_is_rejected(tmp_path: Path, command: Command, out: Path) -> None:
+    line, json_line = "http://127.0.0.1:9/\n", '{"url": "http://127.0.0.1:9/"}\n'
+    listed = tmp_path / "list"
+    for option, other, text in (
+        ("--input-file", "--requests", json_line),
+        ("--requests", "--input-file", line),
+    ):
+        listed.write_text(text * 50)
+        ended = command("fetch", option, listed, "-o", out)
+        (error,) = ended.messages.splitlines()
+        assert f"give it with {other}" in error
+        assert (ended.status, out.read_text()) == (2, "")
+
+
+def test_fetch_needs_a_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(os, "isatty", [True].__getitem__)
+    ended = command("fetch")
+    assert ended.status == 2
+    assert "no URLs: give some, or a list by --input-file or on standard input" in ended.messages
+
+
+# ---- completion ------------------------------------------------------------------------------
+
+BASH = shutil.which("bash")
+COMPLETED = {
+    "fe": "fetch",
+    "comp": "completion",
+    "fetch --per-host-": "--per-host-concurrency",
+    "simulate --algorithm token": "token-bucket",
+    "probe --find": "--find-limit",
+    "demo --js": "--json",
+    "fetch -i urls": "urls.txt",
+    "completion z": "zsh",
+}
+
+
+@pytest.mark.skipif(BASH is None or sys.platform == "win32", reason="there is no bash")
+def test_bash_completes(tmp_path: Path) -> None:
+    pytest.importorskip("shtab")
+    # In a process, since shtab names the program that runs.
+    ended = run("-c", f"import sys; sys.argv[1:] = ['completion', 'bash']; {COMMAND}")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    script = tmp_path / "aiothrottle.bash"
+    script.write_text(ended.stdout)
+    (tmp_path / "urls.txt").touch()
+    lines = [f"source {script}"]
+    for line in COMPLETED:
+        lines.append(f"COMP_WORDS=(aiothrottle {line}); COMP_CWORD={len(line.split())}")
+        lines.append('COMPREPLY=(); _shtab_aiothrottle; echo "${COMPREPLY[*]}"')
+    printed = subprocess.check_output([str(BASH), "-c", "\n".join(lines)], cwd=tmp_path, text=True)
+    assert dict(zip(COMPLETED, printed.splitlines(), strict=True)) == COMPLETED
+
+
+MISSING = {
+    "completion bash": ("shtab", "cli"),
+    "demo --plot a.png": ("matplotlib", "plot"),
+    "simulate --plot a.png": ("matplotlib", "plot"),
+    "fetch http://127.0.0.1:1/ --rate 1 --store redis://h": ("redis", "redis"),
+    "fetch http://127.0.0.1:1/ --rate 1 --store mongodb://h": ("pymongo", "mongodb"),
+    "fetch http://127.0.0.1:1/ --rate 1 --store memcached://h": ("emcache", "memcached"),
+}
+# The modules that import a driver.
+STORES = ("aiothrottle.stores.redis", "aiothrottle.stores.mongo", "aiothrottle.stores.memcached")
+
+
+@pytest.mark.parametrize("arguments", MISSING)
+def test_missing_package_is_named(
+    arguments: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, extra = MISSING[arguments]
+    for name in [name for name in sys.modules if name.startswith((f"{package}.", *STORES))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    ended = command(*arguments.split())
+    assert (ended.status, ended.printed) == (2, ""), "no run that ends in nothing"
+    assert f"pip install 'aiothrottle-client[{extra}]'" in ended.messages

@@ -1,168 +1,161 @@
-"""The demo, unchanged: a real server, three real crawls, and the report on them."""
+"""`aiothrottle demo` and `aiothrottle simulate`: their tables, documents and pictures."""
 
-import dataclasses
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from yarl import URL
 
-from aiothrottle.cli.demo.crawl import Run, Terms
-from aiothrottle.cli.demo.run import _panel, run_demo
+from aiothrottle import Rate, RateLimiter
+from aiothrottle.cli.demo.crawl import Terms
+from aiothrottle.cli.demo.run import run_demo
 from aiothrottle.cli.picture import Panel
-from aiothrottle.limiter import RateLimiter
-from aiothrottle.rate import Rate
-from aiothrottle.testing import Audit, RecordedRequest, greatest_count
-
-pytestmark = pytest.mark.slow
-
-# All pages fit into one period.
-QUICK = Terms(rate=Rate(100), pages=40)
-# Three loads. The guard is large: on a busy machine requests bunch up.
-THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=1.0)
+from tests.cli.conftest import Command
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """Return the cells of each row of numbers by its name."""
-    lines = (line.split("   ") for line in table.splitlines() if "   " in line)
-    cells = ([cell.strip() for cell in line if cell.strip()] for line in lines)
-    return {name: numbers for name, *numbers in cells}
+    """Return the cells of each row by its name: of a demo, or of a simulation."""
+    lines = [line.strip("|").replace("|", "   ") for line in table.splitlines()]
+    cells = ([cell.strip() for cell in line.split("   ") if cell.strip()] for line in lines)
+    return {row[0]: row[1:] for row in cells if len(row) > 1}
+
+
+# ---- the demo --------------------------------------------------------------------------------
 
 
 def test_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_demo(QUICK) == 0
-    printed, progress = capsys.readouterr()
-    assert progress == ""
-    table = rows(printed)
-    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
-        pages, seconds, sent, throttled, *_ = table[name]
-        assert pages == "40"
-        assert float(seconds.removesuffix(" s")) > 0
-        assert int(sent) == 40 + int(throttled)
-    assert table["the limit"] == ["100", "8"]
+    # Two loads. The guard is large: on a busy machine requests bunch up.
+    assert run_demo(Terms(rate=Rate(20, 0.4), pages=40, concurrency=3, guard=0.4)) == 0
+    printed, messages = capsys.readouterr()
+    assert messages == ""
+    assert "20 requests in any 0.4 s, 3 at once" in printed
     assert "no request was throttled" in printed
-
-
-def test_only_the_throttled_crawl_keeps_the_limits(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run_demo(THREE_LOADS) == 0
-    table = rows(capsys.readouterr().out)
+    table = rows(printed)
+    for name in ("no limiter", "semaphore of 3", "aiothrottle"):
+        pages, seconds, sent, throttled, *_ = table[name]
+        assert (pages, int(sent)) == ("40", 40 + int(throttled))
+        assert float(seconds.removesuffix(" s")) > 0
     assert int(table["no limiter"][3]) > 0
-    pages, _, sent, throttled, most_in_a_period, most_at_once, used = table["aiothrottle"]
-    assert (pages, sent, throttled) == ("60", "60", "0")
+    _, _, _, throttled, most_in_a_period, most_at_once, used = table["aiothrottle"]
+    assert int(throttled) == 0
     assert int(most_in_a_period) <= 20
     assert 1 < int(most_at_once) <= 3
     assert 0 < float(used.removesuffix("%")) <= 100
+    assert table["the limit"] == ["20", "3"]
 
 
-def test_crawl_with_a_throttled_request_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    terms = Terms(rate=Rate(10, 0.5), pages=12)
-    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
+def test_demo_prints_a_document(command: Command) -> None:
+    ended = command("demo", "--pages", "40", "--rate", "100/s", "--json")  # all in one period
+    document = ended.document
+    server = {"rate": {"limit": 100, "period": 1.0}, "concurrency": 8, "pages": 40}
+    assert document["server"] == server
+    assert (document["guard"], document["problem"]) == (0.02, None)
+    assert document["least_seconds"] == pytest.approx(0.025)
+    names = [crawl["name"] for crawl in document["crawls"]]
+    assert names == ["no limiter", "semaphore of 8", "aiothrottle"]
+    ours = document["crawls"][-1]
+    assert (ours["pages"], ours["sent"], ours["throttled"]) == (40, 40, 0)
+    assert ours["used"] == pytest.approx(document["least_seconds"] / ours["seconds"])
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_failed_crawl_has_its_problem(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Terms, "patience", 0.3)
+    terms = Terms(rate=Rate(10, 0.2), pages=12)
+    # Pages that are throttled are asked for again after a second.
+    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8), as_json=as_json) == 1
     printed, complaint = capsys.readouterr()
-    assert rows(printed)["aiothrottle"][0] == "12"
     assert complaint.startswith("\naiothrottle's crawl failed: ")
-    assert "requests were throttled" in complaint
+    for problem in ("of 12 pages are missing", "requests were throttled"):
+        assert problem in complaint
+        assert (problem in printed) is as_json
     assert "no request was throttled" not in printed
 
 
-def test_incomplete_crawl_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Terms, "patience", 0.5)
-    limiter = RateLimiter()
-    limiter.pause(60)
-    assert run_demo(QUICK, limiter=limiter) == 1
-    printed, complaint = capsys.readouterr()
-    assert rows(printed)["aiothrottle"][0] == "0"
-    assert "40 of 40 pages are missing" in complaint
-
-
-@pytest.mark.parametrize(
-    ("pages", "seconds"),
-    [
-        (1, 0.1),  # one page
-        (3, 0.1),  # at once
-        (4, 0.2),  # one after the others
-        (10, 0.4),  # a full load: 4 turns
-        (11, 1.1),  # and one more page a second later
-        (20, 1.4),
-        (21, 2.1),
-    ],
-)
-def test_least_time_counts_periods_and_concurrency(pages: int, seconds: float) -> None:
+def test_least_time_counts_periods_and_concurrency() -> None:
     terms = Terms(rate=Rate(10), concurrency=3, page_time=0.1)
-    assert terms.least_time(pages) == pytest.approx(seconds)
+    # At once, one after the others, a full load of 4 turns, and more a second later.
+    seconds = {1: 0.1, 3: 0.1, 4: 0.2, 10: 0.4, 11: 1.1, 21: 2.1}
+    assert {it: terms.least_time(it) for it in seconds} == pytest.approx(seconds)
 
 
-def test_used_share_is_least_time_over_time() -> None:
-    run = Run("a crawl", Terms(rate=Rate(10), concurrency=10, page_time=0.0), seconds=4.0)
-    assert run.share == 0.0
-    run.found = {URL(f"http://a/{number}") for number in range(21)}
-    assert run.share == 0.5
+# ---- the simulation --------------------------------------------------------------------------
+
+
+def test_simulation_prints_what_was_asked_for(command: Command) -> None:
+    printed = command("simulate", "--seconds", "10").printed
+    assert printed.startswith("A sliding window log of 20 in 1 s, 1 client, jitter 0.01 s, 10 s\n")
+    exact, guarded = (rows(printed)[f"sliding-window-log, guard {it} s"] for it in (0, 0.05))
+    assert float(exact[1].removesuffix(" %")) > 0
+    assert guarded[1] == "0.00 %"
+    # Several periods are simulated.
+    printed = command("simulate", "--rate", "10/min", "--guard", "0").printed
+    assert printed.startswith("A sliding window log of 10 in 60 s, 1 client, jitter 0.01 s, 300 s")
+    server = "--rate 50/500ms --server-algorithm token-bucket --server-burst 5"
+    clients = "--clients 2 --client-rate 10/s --burst 3 --demand 5 --seconds 10 --guard 0"
+    others = "--jitter 0 --latency 0.01 --seed 3 --retry-after exact"
+    printed = command("simulate", *f"{server} {clients} {others}".split()).printed
+    assert printed.startswith("A token bucket holding 5 of 50 in 0.5 s, 2 clients, jitter 0 s")
+    (sent, throttled, *_) = rows(printed)["sliding-window-log, guard 0 s"]
+    assert 50 < int(sent) < 150, "two clients, five a second, ten seconds"
+    assert throttled == "0.00 %"
+
+
+def test_simulation_compares_algorithms_and_prints_no_nan(command: Command) -> None:
+    names = "sliding-window-log token-bucket leaky-bucket fixed-window sliding-window-counter"
+    algorithms = [*names.split(), "none"]
+    options = [f"--algorithm={name}" for name in algorithms]
+    document = command("simulate", "--seconds=10", *options, "--guard=0.02", "--json").document
+    outcomes, server = document.pop("outcomes"), document.pop("server")
+    rate = {"limit": 20, "period": 1.0}
+    assert server == {"rate": rate, "algorithm": "sliding-window-log", "burst": None}
+    values = {"clients": 1, "latency": 0.05, "jitter": 0.01, "seconds": 10.0, "seed": 0}
+    assert document == values
+    shown = [f"{name}, guard 0.02 s" for name in algorithms[:-1]]
+    assert [outcome["name"] for outcome in outcomes] == [*shown, "no limiter"]
+    assert outcomes[-1]["throttled"] > outcomes[0]["throttled"]
+    numbers = "sent throttled used wait_mean wait_p50 wait_p99 most_in_period fairness given_up"
+    assert outcomes[0].keys() == {"name", *numbers.split()}
+    # Nothing is sent in a thousandth of a second, and JSON has no NaN.
+    ended = command("simulate", "--demand=0.001", "--guard=0", "--seconds=0.001", "--json")
+    (outcome,) = ended.document["outcomes"]
+    assert (outcome["sent"], outcome["wait_mean"], outcome["wait_p99"]) == (0, None, None)
 
 
 # ---- the picture -----------------------------------------------------------------------------
 
 
-def crawl_of(*arrivals: float, throttled: tuple[float, ...] = ()) -> Panel:
-    """Make a crawl that began at 100 s and took 3 s; arrivals are seconds after its start."""
-    run = Run("a crawl", Terms(rate=Rate(10, 1.0)), started_at=100.0, seconds=3.0, audit=Audit())
-    for instant in sorted(arrivals + throttled):
-        request = RecordedRequest(100.0 + instant, "GET", "/", refused=instant in throttled)
-        run.audit.requests.append(request)
-    return _panel(run)
-
-
-def test_bars_count_every_arrival_once() -> None:
-    panel = crawl_of(0.0, 0.25, 0.75, 2.5, throttled=(0.5, 2.625))
-    panel = dataclasses.replace(panel, rate=Rate(10, 5.0))
+def test_picture_counts_every_arrival_once_and_over_the_last_period() -> None:
+    requests = [(0.0, False), (0.25, False), (0.5, True), (0.75, False), (2.5, False), (2.5, True)]
+    panel = Panel("a crawl", requests, 3.0, Rate(10, 5.0))
     assert panel.width == 0.5
     assert panel.bars(throttled=False) == [2, 1, 0, 0, 0, 1, 0]
     assert panel.bars(throttled=True) == [0, 1, 0, 0, 0, 1, 0]
+    many = Panel("a crawl", [(0.0, False), (2999.0, False)], 3000.0, Rate(10))
+    bars = many.bars(throttled=False)
+    assert (len(bars), sum(bars)) == (401, 2)
+    requests = [(0.0, False), (0.5, False), (1.0, False), (2.5, True)]
+    instants, counts = Panel("a crawl", requests, 3.0, Rate(10)).rolling_count()
+    assert instants == [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5]
+    assert counts == [0, 1, 2, 1, 2, 1, 0, 1]
 
 
-def test_number_of_bars_is_bounded() -> None:
-    panel = dataclasses.replace(crawl_of(0.0, 2999.0), seconds=3000.0)
-    assert len(panel.bars(throttled=False)) == 401
-    assert sum(panel.bars(throttled=False)) == 2
-
-
-def test_line_is_the_count_of_the_last_period() -> None:
-    panel = crawl_of(0.0, 0.5, 1.0, throttled=(2.5,))
-    assert panel.rolling_count() == (
-        [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5],
-        [0, 1, 2, 1, 2, 1, 0, 1],
-    )
-    assert max(panel.rolling_count()[1]) == greatest_count([0.0, 0.5, 1.0, 2.5], 1.0)
-
-
-def test_png_suffix_writes_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_are_drawn(tmp_path: Path, command: Command) -> None:
     pytest.importorskip("matplotlib")
-    picture = tmp_path / "crawls.png"
-    assert run_demo(QUICK, picture) == 0
-    content = picture.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    assert content.endswith(b"IEND\xaeB`\x82")
-    assert f"The picture is in {picture}." in capsys.readouterr().out
-
-
-def test_svg_names_the_crawls(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "crawls.svg"
-    assert run_demo(QUICK, picture) == 0
-    content = picture.read_text(encoding="utf-8")
+    png, svg = tmp_path / "CRAWLS.PNG", tmp_path / "simulated.svg"
+    ended = command("demo", "--pages", "9", "--plot", png, "--json")
+    assert ended.messages == f"The picture is in {png}.\n"
+    assert ended.document["crawls"]
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert png.read_bytes().endswith(b"IEND\xaeB`\x82")
+    ended = command("simulate", "--seconds=5", "--guard=0.5", "--algorithm=none", "--plot", svg)
+    assert ended.printed.endswith(f"The picture is in {svg}.\n")
+    content = svg.read_text(encoding="utf-8")
     assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
     # The letters are drawn as paths; their text stands next to them as comments.
-    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
-        assert f"<!-- {name}: 40 pages in" in content
-
-
-def test_unwritable_picture_fails_after_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    assert run_demo(QUICK, tmp_path / "nowhere" / "crawls.png") == 1
-    printed, complaint = capsys.readouterr()
-    assert "aiothrottle" in rows(printed)
-    assert "The picture cannot be written" in complaint
+    assert "<!-- no limiter: " in content
+    ended = command("simulate", "--seconds=5", "--plot", tmp_path / f"{'x' * 300}.png")
+    assert ended.status == 1
+    assert "throttled" in ended.printed
+    assert "The picture cannot be written" in ended.messages

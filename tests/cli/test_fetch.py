@@ -1,635 +1,388 @@
 """`aiothrottle fetch` against a server on loopback: the requests, the records, the messages."""
 
-import asyncio
+import base64
 import gzip
-import json
 import re
-import time
-from collections.abc import Callable, Coroutine
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
 
-from aiothrottle import RateLimiter
-from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli import main
-from aiothrottle.cli.fetch.reading.jobs import UrlReader
-from aiothrottle.cli.fetch.reading.lines import Lines, Source
-from aiothrottle.cli.fetch.results.output import Done
-from aiothrottle.cli.fetch.sending.crawl import Crawl
-from aiothrottle.cli.fetch.sending.worker import Rules
-from tests.background import background
+from aiothrottle.cli.fetch import report
+from aiothrottle.cli.fetch.results.output import open_output
+from tests.cli.conftest import Command, Serve, records_of
+from tests.cli.handlers import Seen, always, by_path, cut_off, in_turn, noting, to, urls_of
+from tests.support.background import background
 
-Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
+# ---- records and summary ---------------------------------------------------------------------
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+def test_every_url_gets_a_record(fetch: Command, serve: Serve) -> None:
+    server = serve()
+    first, *others = [*urls_of(server, 19), f"{server.url.authority}/a b"]
+    ended = fetch(first, "--rate", "999/s", *others)  # options may stand between URLs
+    assert (ended.status, ended.printed) == (0, "")
+    assert ended.by("url").keys() == {first, *others}
+    body = "Here you are.\n"
+    record = {"url": first, "status": 200, "body": body, "attempts": 1, "waited": 0.0}
+    assert ended.by("url")[first] == {**record, "error": None}
+    assert "20 URLs in" in ended.messages
+    assert "20 fetched, 0 failed." in ended.messages
 
 
-def by_url(path: Path) -> dict[str, dict[str, Any]]:
-    found = records(path)
-    keyed = {record["url"]: record for record in found}
-    assert len(keyed) == len(found), "a record is there twice"
-    return keyed
-
-
-def answering(**answers: dict[str, Any] | Callable[[web.Request], web.Response]) -> Handler:
-    """Answer a path, "/" being "root", with the entry of that name."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        answer = answers[request.path.strip("/") or "root"]
-        return answer(request) if callable(answer) else web.Response(**answer)
-
-    return handle
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
-
-
-# ---- the output ------------------------------------------------------------------------------
-
-
-def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with background() as server:
-        urls = [f"{server.url}{n}" for n in range(20)]
-        assert main(["fetch", *urls, "-o", str(out)]) == 0
-    found = by_url(out)
-    assert set(found) == set(urls)
-    assert found[urls[0]] == {
-        "url": urls[0],
-        "status": 200,
-        "body": "Here you are.\n",
-        "attempts": 1,
-        "waited": 0.0,
-        "error": None,
-    }
-    printed, messages = capsys.readouterr()
-    assert printed == ""
-    assert "20 URLs in" in messages
-    assert "20 fetched, 0 failed." in messages
-
-
-def test_url_may_follow_an_option(out: Path) -> None:
-    with background() as server:
-        first, second = f"{server.url}a", f"{server.url}b"
-        assert main(["fetch", first, "--silent", second, "-o", str(out)]) == 0
-    assert set(by_url(out)) == {first, second}
-
-
-def test_run_continues_after_invalid_lines(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    urls = tmp_path / "urls.txt"
-    with background() as server:
-        lines = ["# a list", "", str(server.url), "ftp://example.org", "\x1b[2J", "x" * 1_000_000]
-        content = "\r\n".join([*lines, f"{server.url}b"]).encode() + b"\nhttp://a/\xe9\n"
-        urls.write_bytes(b"\xef\xbb\xbf" + content)
-        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 1
-        assert server.audit.sent == 2
-    found = records(out)
-    assert len(found) == 6
-    errors = [record["error"] for record in found if record["error"]]
+def test_invalid_lines_become_records(tmp_path: Path, fetch: Command, serve: Serve) -> None:
+    urls, server = tmp_path / "urls.txt.gz", serve()
+    lines = ["# a list", "", str(server.url), "ftp://example.org", "\x1b[2J", "x" * 1_000_000]
+    lines += [f"{server.url}b", "me:secret@127.0.0.1", "http://me:sec/ret@127.0.0.1/"]
+    content = "\r\n".join(lines).encode() + b"\nhttp://a/\xe9\n"
+    packed = gzip.compress(b"\xef\xbb\xbf" + content)
+    urls.write_bytes(packed)
+    ended = fetch("-i", urls)
+    assert (ended.status, len(ended.records), server.audit.sent) == (1, 8, 2)
+    errors = [record["error"] for record in ended.records if record["error"]]
     assert f"{urls}, line 4: is no URL: it does not begin with http:// or https://" in errors
-    assert f"{urls}, line 8: is not in UTF-8" in errors
-    messages = capsys.readouterr().err
-    assert messages.replace("\n", "").isprintable()
-    assert "2 fetched, 4 failed" in messages
+    assert f"{urls}, line 10: is not in UTF-8" in errors
+    assert {"***@127.0.0.1", "http://***@127.0.0.1/"} <= ended.by("url").keys()
+    assert ended.messages.replace("\n", "").isprintable()
+    assert "2 fetched, 6 failed" in ended.messages
+    assert not re.search("sec/?ret", f"{ended.records} {ended.messages}")
+    urls.write_bytes(packed[:-5])
+    ended = fetch("-i", urls)
+    problem = f"the list cannot be read: {urls} is cut off: the end of its gzip is missing"
+    assert ended.status == 3
+    assert problem in ended.messages
 
 
-def test_error_status_is_a_failure_with_its_body(out: Path) -> None:
-    handler = answering(missing={"status": 404, "text": "nothing here"})
-    with background(handler=handler) as server:
-        assert main(["fetch", f"{server.url}missing", "-o", str(out), "-s"]) == 1
-    (record,) = records(out)
-    assert (record["status"], record["body"], record["error"]) == (404, "nothing here", None)
-
-
-def test_refused_connection_fails_only_its_url(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_connection_fails_only_its_url(fetch: Command, serve: Serve) -> None:
     with background() as server:
         unreachable = str(server.url)
-    with background() as server:
-        secret = unreachable.replace("//", "//me:secret@")
-        urls = [secret, "http://no-such-host.invalid/", str(server.url)]
-        assert main(["fetch", *urls, "-o", str(out), "--retries", "1"]) == 1
-    found = by_url(out)
-    record = found[unreachable.replace("//", "//***@")]
+    good = str(serve().url)
+    secret = unreachable.replace("//", "//me:secret@")
+    ended = fetch(secret, "http://no-such-host.invalid/", good, "--retries", "1", "-v")
+    assert ended.status == 1
+    record = ended.by("url")[unreachable.replace("//", "//***@")]
     assert (record["status"], record["attempts"]) == (None, 2)
     assert "Cannot connect" in record["error"]
-    assert found[str(server.url)]["status"] == 200
-    assert "secret" not in out.read_text() + capsys.readouterr().err
-
-
-def test_throttled_requests_are_retried_and_counted(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with background("5/s", refusal="429-seconds") as server:
-        urls = [f"{server.url}{n}" for n in range(8)]
-        assert main(["fetch", *urls, "-o", str(out), "--concurrency", "8"]) == 0
-        throttled = server.audit.refused
-    assert throttled > 0
-    found = records(out)
-    assert sum(record["attempts"] for record in found) == 8 + throttled
-    assert max(record["waited"] for record in found) > 0.5
-    assert (
-        f"{8 + throttled} requests, {throttled} throttled by the server" in capsys.readouterr().err
-    )
-
-
-def seconds(*arguments: str) -> float:
-    """The duration of the command. A busy machine makes it longer, never shorter: so a rate that
-    holds shows as a least time, while counts at the server would shift on a busy machine."""
-    began = time.perf_counter()
-    assert main(["fetch", *arguments]) == 0
-    return time.perf_counter() - began
-
-
-@pytest.mark.parametrize(
-    ("rates", "least"),
-    [
-        (["10/200ms"], 0.4),
-        (["10/50ms", "20/500ms"], 0.5),
-        (["20/500ms", "10/50ms"], 0.5),
-    ],
-)
-def test_run_keeps_its_rates(rates: list[str], least: float, out: Path) -> None:
-    limits = [word for rate in rates for word in ("--rate", rate)]
-    with background() as server:
-        urls = [f"{server.url}{n}" for n in range(30)]
-        assert seconds(*urls, "-o", str(out), *limits) >= least
-
-
-@pytest.mark.parametrize("limit", ["--rate", "--per-host"])
-def test_burst_spreads_the_requests(limit: str, out: Path) -> None:
-    with background() as server:
-        urls = [f"{server.url}{n}" for n in range(12)]
-        # Without it all would be sent at once.
-        assert seconds(*urls, "-o", str(out), limit, "50/s", "--burst", "2") >= 10 / 50
-
-
-def test_slow_host_delays_no_other_host(out: Path) -> None:
-    with background() as slow, background() as fast:
-        # The first host has a long queue, before the other one has its turn.
-        urls = [f"{slow.url}{n}" for n in range(60)] + [f"{fast.url}{n}" for n in range(10)]
-        limits = ["--per-host", "20/500ms", "--per-host-concurrency", "2", "--concurrency", "4"]
-        assert seconds(*urls, "-o", str(out), *limits) >= 1.0
-        assert slow.audit.greatest_concurrency <= 2
-        assert fast.audit.requests[-1].arrived_at < slow.audit.requests[-1].arrived_at
-    assert len(by_url(out)) == 70
-
-
-def test_all_hosts_share_the_common_rate(out: Path) -> None:
-    with background() as one, background() as other:
-        urls = [f"{server.url}{n}" for n in range(8) for server in (one, other)]
-        limits = ["--per-host", "100/s", "--rate", "6/300ms"]
-        assert seconds(*urls, "-o", str(out), *limits) >= 0.6
-
-
-def test_request_has_the_given_options(out: Path, tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    def note(request: web.Request) -> web.Response:
-        headers = request.headers
-        kind = headers.get("Content-Type")
-        seen.append([request.method, headers["User-Agent"], headers.get("X-Mine"), kind])
-        return web.Response(headers={"X-Answer": "1", "X-Other": "2"})
-
-    body = tmp_path / "body"
-    body.write_bytes(b"{}\n")
-    with background(handler=answering(root=note)) as server:
-        url = str(server.url)
-        options = [
-            "-A",
-            "me",
-            "-H",
-            "X-Mine: a: b",
-            "--save-header",
-            "x-answer",
-            "-o",
-            str(out),
-            "-s",
-        ]
-        assert main(["fetch", url, *options, "-d", f"@{body}", "-X", "put"]) == 0
-        assert records(out)[0]["headers"] == {"x-answer": "1"}
-        out.unlink()
-        assert main(["fetch", url, *options, "-d", "a=1"]) == 0
-        out.unlink()
-        assert main(["fetch", url, *options, "-I"]) == 0
-    form = "application/x-www-form-urlencoded"
-    assert seen == [
-        ["PUT", "me", "a: b", form],
-        ["POST", "me", "a: b", form],
-        ["HEAD", "me", "a: b", None],
-    ]
-
-
-def test_each_followed_redirect_takes_a_token(out: Path) -> None:
-    handler = answering(
-        a={"status": 301, "headers": {"Location": "/b"}},
-        b={"status": 302, "headers": {"Location": "c"}},
-        c={"text": "there"},
-        round={"status": 302, "headers": {"Location": "round"}},
-        away={"status": 302, "headers": {"Location": "file:///etc/passwd"}},
-    )
-    with background(handler=handler) as server:
-        urls = [f"{server.url}{path}" for path in ("a", "round", "away")]
-        assert main(["fetch", urls[0], "-o", str(out), "-s"]) == 0
-        assert records(out)[0]["status"] == 301
-        out.unlink()
-        options = ["-L", "--max-redirs", "3", "--rate", "4/200ms"]
-        began = time.perf_counter()
-        assert main(["fetch", *urls, *options, "-o", str(out), "-s"]) == 1
-        assert time.perf_counter() - began >= 0.2  # 8 requests of 3 URLs
-        found = by_url(out)
-        assert found[urls[0]]["final_url"] == f"{server.url}c"
-    assert (found[urls[0]]["body"], found[urls[0]]["attempts"]) == ("there", 1)
-    assert found[urls[1]]["error"] == "more than 3 redirects"
-    assert found[urls[2]]["error"] == "redirected to what is no HTTP URL"
-
-
-def test_too_long_body_is_a_failure(out: Path) -> None:
-    handler = answering(long={"body": b"x" * 2000}, short={"body": b"x" * 1024})
-    with background(handler=handler) as server:
-        urls = [f"{server.url}long", f"{server.url}short"]
-        assert main(["fetch", *urls, "-o", str(out), "-s", "--max-filesize", "1k"]) == 1
-    found = by_url(out)
-    assert found[urls[0]]["error"] == "the body is longer than 1024 bytes (--max-filesize)"
-    assert found[urls[1]]["error"] is None
-
-
-def test_timeout_is_a_failure(out: Path) -> None:
-    with background("1/d", refusal="silence") as server:
-        urls = [f"{server.url}{n}" for n in range(2)]
-        options = ["--max-time", "0.2", "--concurrency", "1", "--retries", "0", "-s"]
-        assert main(["fetch", *urls, *options, "-o", str(out)]) == 1
-    assert [record["error"] for record in records(out)] == [None, "no answer in time"]
-
-
-def test_url_without_scheme_and_with_spaces_is_fetched(out: Path) -> None:
-    with background(handler=answering(**{"a b": {"text": "here"}})) as server:
-        url = f"{server.url.authority}/a b"
-        assert main(["fetch", url, "-o", str(out), "-s"]) == 0
-    (record,) = records(out)
-    assert (record["url"], record["body"]) == (url, "here")
-
-
-def test_gzip_list_is_fetched_until_it_is_cut_off(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    urls = tmp_path / "urls.txt.gz"
-    with background() as server:
-        listed = [f"{server.url}{n}" for n in range(30)]
-        packed = gzip.compress("\n".join(listed).encode())
-        urls.write_bytes(packed)
-        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 0
-        assert set(by_url(out)) == set(listed)
-        out.unlink()
-        urls.write_bytes(packed[:-5])
-        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 3
-    message = f"the list cannot be read: {urls} is cut off: the end of its gzip is missing"
-    assert message in capsys.readouterr().err
-
-
-# ---- retries ---------------------------------------------------------------------------------
-
-
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "100"})
-    await response.prepare(request)
-    await response.write(b"x" * 50)
-    assert request.transport is not None
-    request.transport.abort()
-    return response
-
-
-async def too_late(_: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(60)
-    raise AssertionError("the client has gone")
-
-
-def failing(status: int) -> Handler:
-    async def fail(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=status)
-
-    return fail
-
-
-def in_turn(*handlers: Handler) -> Handler:
-    """Answer the first requests by these handlers, and all others by 200."""
-    left = list(handlers)
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await left.pop(0)(request) if left else web.Response(text="at last")
-
-    return handle
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [failing(408), failing(500), failing(522), cut_off, too_late],
-    ids=["408", "500", "522", "cut off", "too late"],
-)
-def test_transient_failure_is_retried(failure: Handler, out: Path) -> None:
-    with background(handler=in_turn(failure)) as server:
-        options = ["--max-time", "2", "--retry", "1", "-s"]
-        assert main(["fetch", str(server.url), *options, "-o", str(out)]) == 0
-    (record,) = records(out)
-    assert (record["status"], record["body"], record["attempts"]) == (200, "at last", 2)
-
-
-@pytest.mark.parametrize("status", [400, 404, 501, 505])
-def test_permanent_failure_is_not_retried(status: int, out: Path) -> None:
-    with background(handler=failing(status)) as server:
-        assert main(["fetch", str(server.url), "-o", str(out), "-s"]) == 1
-    assert records(out)[0]["attempts"] == 1
-
-
-def test_all_failures_of_a_url_share_its_retries(out: Path) -> None:
-    handlers = [failing(500), cut_off, failing(500), cut_off]
-    with background(handler=in_turn(*handlers)) as server:
-        assert main(["fetch", str(server.url), "--retry", "2", "-o", str(out), "-s"]) == 1
-        assert server.audit.sent == 3
-    (record,) = records(out)
-    assert (record["status"], record["attempts"]) == (500, 3)
-
-
-@pytest.mark.parametrize("failure", [failing(500), cut_off], ids=["500", "cut off"])
-def test_post_is_retried_only_if_asked(failure: Handler, out: Path) -> None:
-    run = ["fetch", "-d", "x", "--retry", "1", "-o", str(out), "-s"]
-    with background(handler=in_turn(failure)) as server:
-        assert main([*run, str(server.url)]) == 1
-    assert records(out)[0]["attempts"] == 1
-    out.unlink()
-    with background(handler=in_turn(failure)) as server:
-        assert main([*run, str(server.url), "--retry-all-methods"]) == 0
-    assert records(out)[0]["attempts"] == 2
-
-
-# ---- a folder of bodies ----------------------------------------------------------------------
-
-
-def test_bodies_are_files_named_by_the_index(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "pages"
-    handler = answering(
-        root={"body": b"<p>", "content_type": "text/html"},
-        data={"body": bytes(range(256)) * 1000},
-    )
-    with background(handler=handler) as server:
-        urls = [str(server.url), f"{server.url}data", f"{server.url}data"]
-        assert main(["fetch", *urls, "--output-dir", str(folder), "-s"]) == 0
-    index = records(folder / "index.jsonl")
-    files = {record["file"] for record in index}
-    assert len(files) == 3, "nothing is overwritten"
-    assert {path.name for path in folder.iterdir()} == {*files, "index.jsonl"}
-    for record in index:
-        assert "body" not in record
-        content = (folder / record["file"]).read_bytes()
-        assert content == (b"<p>" if record["url"] == urls[0] else bytes(range(256)) * 1000)
-
-
-def test_incomplete_body_leaves_no_file(tmp_path: Path) -> None:
-    folder = tmp_path / "pages"
-    run = ["fetch", "--output-dir", str(folder), "--resume", "-s"]
-    with background(handler=cut_off) as server:
-        assert main([*run, str(server.url), "--retry", "1"]) == 1
-    (record,) = records(folder / "index.jsonl")
-    assert record["error"]
-    assert "file" not in record
-    assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
-    with background(handler=in_turn(cut_off)) as server:
-        assert main([*run, str(server.url), "--retry", "1"]) == 0
-    (_, record) = records(folder / "index.jsonl")
-    assert (folder / record["file"]).read_text() == "at last"
-
-
-def test_temporary_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    (tmp_path / ".part-3").write_bytes(b"half")
-    (tmp_path / "mine").write_bytes(b"mine")
-    with background() as server:
-        assert main(["fetch", str(server.url), "--output-dir", str(tmp_path), "-s"]) == 0
-    assert not (tmp_path / ".part-3").exists()
-    assert (tmp_path / "mine").read_bytes() == b"mine"
-
-
-# ---- resuming --------------------------------------------------------------------------------
-
-
-def test_resume_fetches_the_rest_once(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with background() as server:
-        urls = [f"{server.url}{n}" for n in range(10)]
-        listed = tmp_path / "urls.txt"
-        listed.write_text("\n".join([*urls[:5], "no url"]))
-        run = ["fetch", "-i", str(listed), "-o", str(out), "--resume"]
-        assert main(run) == 1
-        whole = out.read_bytes()
-        out.write_bytes(whole[:-3])  # truncated: its last record is lost
-        lost = json.loads(whole.splitlines()[-1])["url"]
-        listed.write_text("\n".join([*urls, "no url"]))
-        server.audit.clear()
-        main(run)
-        repeated = {f"{server.url.parent}{r.path[1:]}" for r in server.audit.requests}
-        assert repeated == {*urls[5:]} | ({lost} & {*urls})
-    assert sorted(by_url(out)) == sorted([*urls, "no url"])
-    assert "5 were done before" in capsys.readouterr().err
-
-
-def test_records_of_another_list_are_reported(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with background() as server:
-        for names in (["a", "b", "c"], ["b", "d"]):
-            urls = [f"{server.url}{name}" for name in names]
-            assert main(["fetch", *urls, "-o", str(out), "--resume"]) == 0
-    messages = capsys.readouterr().err
-    assert "1 fetched, 0 failed, 1 were done before.\n" in messages
-    assert messages.endswith("The output also has 2 records of URLs that are not in this list.\n")
-    assert messages.count("The output also has") == 1
-
-
-# ---- invalid options -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["-i", "no/such/file"], "no/such/file cannot be read: No such file"),
-        (["-i", "."], ". cannot be read: it is a folder"),
-        (["-", "-i", "-"], "- was given more than once"),
-        (["http://a/", "--resume"], "--resume needs a file to continue"),
-        (["http://a/", "-o", "no/such/out"], "no/such/out cannot be written: No such file"),
-        (["http://a/", "-o", "."], ". cannot be written: Is a directory"),
-        (["http://a/", "--output-dir", "/dev/null"], "/dev/null is no folder to write to"),
-        (["http://a/", "-q", "-v"], "--quiet and --verbose: give one of them"),
-        (["http://a/", "-I", "-d", "x"], "--head sets the method"),
-        (["http://a/", "-H", "no colon"], "-H/--header: must be 'Name: value'"),
-        (["http://a/", "-H", "a: b\r\nc: d"], "-H/--header: must be 'Name: value'"),
-        (["http://a/", "-A", "a\nb"], "-A/--user-agent: must be"),
-        (["http://a/", "-X", "GET /"], "must be a method such as GET"),
-        (["http://a/", "-d", "@no/such/file"], "no/such/file cannot be read"),
-        (["http://a/", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
-        (["http://a/", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
-        (["http://a/", "--rate", "5/s,fast"], "--rate: cannot read 'fast' as a rate"),
-        (["http://a/", "--rate", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
-        (["http://a/", "--per-host", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
-        (["http://a/", "--rate", "5/s", "--burst", "0"], "--burst: must be a whole number from 1"),
-        (["http://a/", "--burst", "2"], "--burst bounds the use of a rate: give --rate"),
-        (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
-        (["http://a/", "--retries", "-1"], "must be a whole number from 0"),
-        (["http://a/", "--max-time", "soon"], "must be a number of seconds"),
-        (["http://a/", "--max-retry-after", "0"], "must be a number of seconds, above 0"),
-        (["http://a/", "--max-filesize", "big"], "must be a number of bytes such as 100k"),
-    ],
-)
-def test_invalid_options_give_an_error_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["fetch", *arguments])
-    assert ended.value.code == 2
-    printed, messages = capsys.readouterr()
-    assert printed == ""
-    (error,) = messages.splitlines()
-    assert error.startswith("aiothrottle fetch: error: ")
-    assert complaint in error
-
-
-def test_input_as_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not empty, and the error for such an output says to remove it."""
-    listed = tmp_path / "urls.txt"
-    listed.write_text("http://127.0.0.1:1/")
-    with pytest.raises(SystemExit) as ended:
-        main(["fetch", "-i", str(listed), "-o", str(tmp_path / "." / "urls.txt")])
-    assert ended.value.code == 2
-    assert "--input-file and --output are the same file" in capsys.readouterr().err
-
-
-# ---- the terminal ----------------------------------------------------------------------------
-
-
-def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    evil = "\x1b]0;gotcha\x07\x9b2J\u202e"
-    handler = answering(
-        a={"text": evil, "status": 500},
-        b={"status": 302, "headers": {"Location": f"http://\u202e{'x' * 70}/"}},
-    )
-    with background(handler=handler) as server:
-        urls = [f"{server.url}a", f"{server.url}b", f"{server.url}{evil}"]
-        assert main(["fetch", *urls, "-L", "--save-header", "*", "--retry", "0"]) == 1
-    printed, messages = capsys.readouterr()
-    assert (printed + messages).replace("\n", "").isprintable()
-    assert "status 500" in messages
-
-
-def test_further_failures_are_in_the_output_only(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fetch", *(f"ftp://{n}" for n in range(100)), "-o", str(out)]) == 1
-    messages = capsys.readouterr().err.splitlines()
-    assert len(messages) == 10 + 1 + 2
+    assert ended.by("url")[good]["status"] == 200
+    assert "secret" not in f"{ended.records} {ended.messages}"
+    assert re.search(r"\n! \d\.\d+ http\S+: Cannot connect .* after \d\.\d+ s\n", ended.messages)
+    assert re.search(r"\n\* \d\.\d+ Cannot connect .*: attempt 2 in \d\.\d+ s\n", ended.messages)
+
+
+def test_answers_become_records(fetch: Command, serve: Serve) -> None:
+    transient = {str(it): always(it) for it in (408, 500, 522)}
+    transient |= {"cut off": cut_off, "late": always(after=60)}
+    handlers = {name: in_turn(failure) for name, failure in transient.items()} | {
+        "many": in_turn(always(500), cut_off, always(500), cut_off),
+        "long": always(body=b"x" * 1025),
+        "short": always(body="x" * 1024, X_Answer="1", X_Other="2"),
+        "a": to("/b", 301),
+        "b": to("c"),
+        "c": always(body="there"),
+        "round": to("round"),
+        "away": to("file:///etc/passwd"),
+    }
+    permanent = {str(it): always(it, "no") for it in (400, 404, 501, 505)}
+    server = serve(by_path(handlers | permanent))
+    names = [name for name in (*handlers, *permanent) if name not in {"b", "c"}]
+    options = "-L --max-redirs 3 --max-time 1.5 --retry 2 --max-filesize 1k --save-header x-answer"
+    ended = fetch(*urls_of(server, names), "no url", *options.split())
+    assert ended.status == 1
+    found = {it["url"].removeprefix(str(server.url)): it for it in ended.records}
+    assert {
+        name: (it["status"], it.get("body", "")[:7], it["attempts"], it["error"])
+        for name, it in found.items()
+    } == {
+        **dict.fromkeys(transient, (200, "at last", 2, None)),
+        **{name: (int(name), "no", 1, None) for name in permanent},
+        "many": (500, "", 3, None),  # all failures of a URL share its retries
+        "long": (200, "", 1, "the body is longer than 1024 bytes (--max-filesize)"),
+        "short": (200, "xxxxxxx", 1, None),
+        "a": (200, "there", 1, None),
+        "round": (302, "", 1, "more than 3 redirects"),
+        "away": (302, "", 1, "redirected to what is no HTTP URL"),
+        "no url": (None, "", 0, "is no URL: it does not begin with http:// or https://"),
+    }
+    assert found["a"]["final_url"] == f"{server.url}c"
+    assert found["short"]["headers"] == {"x-answer": "1"}
+    assert f"{server.url}404: status 404\n" in ended.messages
+    statuses = "200: 8, 302: 2, 400: 1, 404: 1, 500: 1, 501: 1, 505: 1, none: 1"
+    assert ended.messages.endswith(f"By status: {statuses}.\n")
+    late = fetch(serve(always(after=60)).url, "--max-time", "0.1", "--retries", "0")
+    assert (late.status, late.record["error"]) == (1, "no answer in time")
+
+
+def test_each_followed_redirect_takes_a_token(fetch: Command, serve: Serve) -> None:
+    urls = urls_of(serve(by_path({"a": to("/b", 301), "b": to("c"), "c": always()})), "ab")
+    assert [it["status"] for it in fetch(*urls).records] == [301, 302]
+    ended = fetch(*urls, "-L", "--rate", "4/200ms")
+    assert (ended.status, ended.seconds >= 0.2) == (0, True), "5 requests of 2 URLs"
+
+
+def test_first_failures_are_printed_and_none_if_quiet(fetch: Command) -> None:
+    urls = [f"ftp://{n}" for n in range(100)]
+    ended = fetch(*urls)
+    messages = ended.messages.splitlines()
+    assert (ended.status, len(ended.records), len(messages)) == (1, 100, 10 + 1 + 2)
     assert messages[10] == "There are more failures; all of them are in the output."
+    for option in ("-q", "--quiet", "-s", "--silent"):
+        quiet = fetch(*urls, option)
+        assert (quiet.status, quiet.printed, quiet.messages) == (1, "", ""), option
 
 
-@pytest.mark.parametrize("option", ["-q", "--quiet", "-s", "--silent"])
-def test_quiet_run_prints_nothing(
-    option: str, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fetch", "ftp://nothing", "-o", str(out), option]) == 1
-    assert capsys.readouterr() == ("", "")
+def test_response_text_cannot_move_the_cursor(command: Command, serve: Serve) -> None:
+    evil = "\x1b]0;gotcha\x07\x9b2J\u202e"
+    server = serve(by_path({"a": always(500, evil), "b": to(f"http://\u202e{'x' * 70}/")}))
+    urls = urls_of(server, ["a", "b", evil])
+    ended = command("fetch", *urls, "-L", "--save-header", "*", "--retry", "0")
+    assert ended.status == 1
+    assert (ended.printed + ended.messages).replace("\n", "").isprintable()
+    assert "gotcha" in ended.printed
+    assert "status 500" in ended.messages
 
 
-def test_verbose_run_prints_requests_and_waits(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def throttle(_: web.Request) -> web.Response:
-        return web.Response(status=429, headers={"Retry-After": "1"})
-
-    handler = in_turn(answering(root=throttle), failing(500), cut_off)
-    with background(handler=handler) as server:
-        url = str(server.url)
-        secret = url.replace("//", "//me:secret@")
-        header = ["-H", "X-Key: secret"]
-        limits = ["--rate", "1/500ms", "--concurrency", "1"]
-        assert main(["fetch", secret, url, *limits, "-v", *header, "-o", str(out)]) == 0
-    messages = capsys.readouterr().err
-    assert "secret" not in messages
-    lines = re.sub(r"\d+\.\d{3}", "N", messages).splitlines()
-    (end,) = (n for n, line in enumerate(lines) if line.startswith("2 URLs in"))
-    shown = url.replace("//", "//***@")
+def test_verbose_run_prints_requests_and_waits(fetch: Command, serve: Serve) -> None:
+    asking = always(429, Retry_After="1")
+    url = str(serve(in_turn(asking, always(), always(500), always(), cut_off)).url)
+    secret, shown = url.replace("//", "//me:secret@"), url.replace("//", "//***@")
+    limits = ["--rate", "1/100ms", "--concurrency", "1"]
+    ended = fetch(secret, url, url, *limits, "-v", "-H", "X-Key: secret")
+    assert ended.status == 0
+    assert "secret" not in ended.messages
+    lines = re.sub(r"\d+\.\d{3}", "N", ended.messages).splitlines()
+    (end,) = (n for n, line in enumerate(lines) if line.startswith("3 URLs in"))
     cut = next(line for line in lines if "next attempt" in line)
-    assert cut.startswith(f"* N {shown}: ")
-    # The delay after the 500 is drawn: the limiter may be ready before it ends.
+    assert cut.startswith(f"* N {url}: ")
+    # The delay before a retry is drawn: the limiter may be ready before it ends.
     waits = [line for line in lines if line == "* N waited N s for the limits"]
     assert len(waits) >= 2
+    get, answer = f"> N GET {url}", f"< N 200 {url} in N s"
     assert [line for line in lines[:end] if line not in waits] == [
         f"> N GET {shown}",
         f"< N 429 {url} in N s",
         "* N all requests paused for N s: the server throttled a request and asked for a pause",
         "* N status 429: attempt 2 in N s",
         f"> N GET {shown}",
-        f"< N 500 {url} in N s",
-        "* N status 500: attempt 3 in N s",
-        f"> N GET {shown}",
-        f"< N 200 {url} in N s",
-        cut,
-        f"> N GET {shown}",
-        f"< N 200 {url} in N s",
-        f"> N GET {url}",
-        f"< N 200 {url} in N s",
+        answer,
+        *(get, f"< N 500 {url} in N s", "* N status 500: attempt 2 in N s", get, answer),
+        *(get, answer, cut, get, answer),
     ]
 
 
-def test_verbose_run_prints_failed_connections(capsys: pytest.CaptureFixture[str]) -> None:
-    with background() as server:
-        unreachable = str(server.url)
-    assert main(["fetch", unreachable, "-v", "--retry", "1"]) == 1
-    failed, wait, *_ = [
-        line for line in capsys.readouterr().err.splitlines() if not line.startswith("> ")
+def test_progress_is_lines(fetch: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_LOG", 0.2)
+    ended = fetch(*urls_of(serve(always(after=0.05)), 20), "--concurrency", "2")
+    lines = [line for line in ended.messages.splitlines() if " done  " in line]
+    form = r"\d+ %  \d+ done  \d+\.\d/s  latency p50 [\d.]+ ms, p95 [\d.]+ m?s  0:\d\d left"
+    assert lines
+    assert [line for line in lines if not re.fullmatch(form, line)] == []
+
+
+# ---- limits ----------------------------------------------------------------------------------
+
+
+def test_throttled_requests_are_retried_and_counted(fetch: Command, serve: Serve) -> None:
+    server = serve(rate="5/s")
+    ended = fetch(*urls_of(server, 8), "--concurrency", "8")
+    throttled = server.audit.refused
+    assert ended.status == 0
+    assert throttled > 0
+    assert sum(record["attempts"] for record in ended.records) == 8 + throttled
+    assert max(record["waited"] for record in ended.records) > 0.5
+    assert f"{8 + throttled} requests, {throttled} throttled by the server" in ended.messages
+
+
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        ("--rate 10/200ms", 0.4),
+        ("--rate 10/50ms --rate 20/500ms", 0.5),
+        ("--rate 20/500ms,10/50ms", 0.5),
+        ("--rate 50/s --burst 12", 18 / 50),
+        ("--per-host 50/s --burst 12", 18 / 50),
+        ("--rate 15/300ms --guard 0.1", 0.4),
+    ],
+)
+def test_run_keeps_its_rates(options: str, least: float, fetch: Command, serve: Serve) -> None:
+    ended = fetch(*urls_of(serve(), 30), *options.split())
+    assert ended.status == 0
+    # Counts at the server would shift on a busy machine.
+    assert ended.seconds >= least
+
+
+def test_each_host_has_its_rate_below_the_common_one(fetch: Command, serve: Serve) -> None:
+    slow, fast = serve(), serve()
+    limits = "--per-host 10/300ms --per-host-concurrency 2 --concurrency 4"
+    # The first host has a long queue, before the other one has its turn.
+    ended = fetch(*urls_of(slow, 30), *urls_of(fast, 10), *limits.split())
+    assert slow.audit.greatest_concurrency <= 2
+    assert fast.audit.requests[-1].arrived_at < slow.audit.requests[-1].arrived_at
+    assert ended.seconds >= 0.6
+    assert len(ended.by("url")) == 40
+    urls = [*urls_of(serve(), 8), *urls_of(serve(), 8)]
+    ended = fetch(*urls, "--per-host", "100/s", "--rate", "6/200ms")
+    assert ended.status == 0
+    assert ended.seconds >= 0.4
+
+
+# ---- requests --------------------------------------------------------------------------------
+
+
+def test_request_has_the_given_options(fetch: Command, serve: Serve, tmp_path: Path) -> None:
+    seen: list[Seen] = []
+    body = tmp_path / "body"
+    body.write_bytes(b"{}\n")
+    options = [serve(noting(seen)).url, "-A", "me", "-H", "X-Mine: a: b"]
+    fetch(*options, "-d", f"@{body}", "-X", "put")
+    fetch(*options, "-d", "a=1")
+    fetch(*options, "-I")
+    form = "application/x-www-form-urlencoded"
+    names = ("User-Agent", "X-Mine", "Content-Type")
+    assert [(it.method, it.body, *map(it.headers.get, names)) for it in seen] == [
+        ("PUT", "{}\n", "me", "a: b", form),
+        ("POST", "a=1", "me", "a: b", form),
+        ("HEAD", "", "me", "a: b", None),
     ]
-    assert re.match(rf"! \d\.\d+ {unreachable}: Cannot connect .* after \d\.\d+ s", failed)
-    assert re.match(r"\* \d\.\d+ Cannot connect .*: attempt 2 in \d\.\d+ s", wait)
 
 
-# ---- a long list -----------------------------------------------------------------------------
+def test_post_is_retried_if_throttled_or_asked(fetch: Command, serve: Serve) -> None:
+    failures = {"500": always(500), "cut off": cut_off, "429": always(429, Retry_After="0")}
+    for options, attempts in ([], [1, 1, 2]), (["--retry-all-methods"], [2, 2, 2]):
+        server = serve(by_path({name: in_turn(it) for name, it in failures.items()}))
+        ended = fetch(*urls_of(server, failures), "-d", "x", "--retry", "1", *options)
+        assert ended.status == int(1 in attempts)
+        found = ended.by("url")
+        assert [found[url]["attempts"] for url in urls_of(server, failures)] == attempts
 
 
-class Sink:
-    """An output that keeps nothing."""
-
-    def __init__(self) -> None:
-        self.done = Done()
-        self.count = 0
-
-    async def write(self, _: bytes) -> None:
-        self.count += 1
-        await asyncio.sleep(0)
+# ---- a folder of bodies ----------------------------------------------------------------------
 
 
-async def test_list_is_read_no_faster_than_fetched() -> None:
-    asked = 0
+def test_bodies_are_files_of_the_index(tmp_path: Path, command: Command, serve: Serve) -> None:
+    folder = tmp_path / "new" / "pages"
+    folder.mkdir(parents=True)
+    (folder / ".part-3").write_bytes(b"half")  # of a run that was killed
+    (folder / "mine").write_bytes(b"mine")
+    long = bytes(range(256)) * 1000
+    page = always(body=b"<p>", Content_Type="text/html")
+    urls = urls_of(serve(by_path({"": page, "data": always(body=long)})), ["", "data", "data"])
+    assert command("fetch", *urls, "--output-dir", folder).status == 0
+    index = records_of(folder / "index.jsonl")
+    files = {record["file"] for record in index}
+    assert len(files) == 3, "nothing is overwritten"
+    assert {path.name for path in folder.iterdir()} == {*files, "index.jsonl", "mine"}
+    for record in index:
+        assert "body" not in record
+        body = b"<p>" if record["url"] == urls[0] else long
+        assert (folder / record["file"]).read_bytes() == body
 
-    def endless(size: int) -> bytes:
-        nonlocal asked
-        asked += size
-        return b"no url\n" * (size // 7) if asked < 50_000_000 else b""
 
-    sink = Sink()
-    async with ClientSession() as session:
-        sender = Sender(session, RateLimiter(), Options())
-        lines = Lines([Source("endless", endless)], 100, few=10)
-        crawl = Crawl(Rules(), sender=sender, lines=lines, reader=UrlReader(), output=sink)  # type: ignore[arg-type]
-        running = asyncio.create_task(crawl.run(10))
-        while sink.count < 20_000:
-            await asyncio.sleep(0.001)
-            assert asked <= 7 * sink.count + 4 * 65536
-        crawl.stop()
-        await running
-    assert lines.fraction is None
+def test_incomplete_body_leaves_no_file(tmp_path: Path, command: Command, serve: Serve) -> None:
+    folder = tmp_path / "pages"
+    run = ["fetch", "--output-dir", folder, "--resume", "--retry", "1"]
+    server = serve(in_turn(cut_off, cut_off, cut_off))
+    assert command(*run, server.url).status == 1
+    (record,) = records_of(folder / "index.jsonl")
+    assert record["error"]
+    assert "file" not in record
+    assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
+    assert command(*run, f"{server.url}again").status == 0
+    (_, record) = records_of(folder / "index.jsonl")
+    assert (folder / record["file"]).read_text() == "at last"
+
+
+def test_index_that_is_a_link_is_rejected(tmp_path: Path, command: Command, serve: Serve) -> None:
+    """Another user who can write to the folder could redirect the records to any file."""
+    pages, precious, server = tmp_path / "pages", tmp_path / "precious", serve()
+    pages.mkdir()
+    index = pages / "index.jsonl"
+    index.symlink_to(precious)
+    run = ["fetch", server.url, "--output-dir", pages]
+    problem = f"{index} is a symbolic link: remove it, or name another file by --output"
+    for there, options in product((False, True), ([], ["--resume"])):
+        if there:
+            precious.touch()
+        ended = command(*run, *options)
+        assert (ended.status, server.audit.sent, precious.exists()) == (2, 0, there)
+        assert problem in ended.messages
+    assert precious.read_bytes() == b""
+    # One that the user has named is followed.
+    assert command(*run, "-o", index, "--resume").status == 0
+    assert len(records_of(precious)) == 1
+    assert index.is_symlink()
+
+
+# ---- the output, and resuming ----------------------------------------------------------------
+
+RECORD = b'{"url": "http://a/"}\n'
+# Files that are no output of a run, with the line that shows it.
+OTHER_DATA = {
+    b"My diary\n": 1,
+    b"My diary": 1,
+    RECORD + b"notes": 2,
+    RECORD + b"no\n{}\n": 2,
+    b'{"name": 1}\n': 1,
+    b"[1]\n": 1,
+    b'{"url": 1}\n': 1,
+}
+
+
+def test_file_with_other_data_is_unchanged(command: Command, out: Path) -> None:
+    cases = [(it, ["--resume"], f"line {n} of {out} is no record") for it, n in OTHER_DATA.items()]
+    cases.append((RECORD, [], "is not empty: continue it with --resume, or remove it"))
+    for content, options, problem in cases:
+        out.write_bytes(content)
+        ended = command("fetch", "http://127.0.0.1:1/", "-o", out, *options)
+        assert ended.status == 2, content
+        assert problem in ended.messages
+        assert out.read_bytes() == content
+
+
+def test_two_runs_do_not_write_to_one_file(fetch: Command, out: Path) -> None:
+    other = open_output(out, resume=False)
+    ended = fetch("http://127.0.0.1:1/", "--resume")
+    other.close()
+    assert ended.status == 2
+    assert f"another aiothrottle writes to {out}" in ended.messages
+
+
+def test_full_disk_ends_the_run(command: Command, serve: Serve) -> None:
+    ended = command("fetch", serve().url, "-o", "/dev/full")
+    problem = "the output cannot be written: No space left on device"
+    assert (ended.status, ended.messages) == (3, f"aiothrottle fetch: {problem}\n")
+
+
+def test_resume_fetches_the_rest(tmp_path: Path, fetch: Command, serve: Serve, out: Path) -> None:
+    listed, server = tmp_path / "urls.txt", serve()
+    urls = urls_of(server, 10)
+    run = ["-i", listed, "--resume", "--concurrency", "1"]
+    listed.write_text("\n".join(["no url", urls[0], *urls[:5]]))
+    assert fetch(*run).status == 1
+    out.write_bytes(out.read_bytes()[:-3])  # truncated: its last record is lost
+    listed.write_text("\n".join([urls[0], *urls]))
+    server.audit.clear()
+    ended = fetch(*run)
+    assert [f"{server.url}{it.path[1:]}" for it in server.audit.requests] == urls[4:]
+    assert sorted(it["url"] for it in ended.records) == sorted(["no url", urls[0], *urls])
+    assert "6 fetched, 0 failed, 5 were done before.\n" in ended.messages
+    besides = "The output also has 1 record of URLs that are not in this list.\n"
+    assert ended.messages.endswith(besides)
+
+
+def test_resume_sends_the_request_of_the_missing_user(
+    tmp_path: Path, fetch: Command, serve: Serve, out: Path
+) -> None:
+    """The output does not show the credentials in which the URLs differ."""
+    seen: list[Seen] = []
+    server, users, listed = serve(noting(seen)), ["ann:1", "ann:2", "bob:1", ":1"], tmp_path / "l"
+    urls = [f"http://{user}@{server.url.authority}/" for user in users]
+    listed.write_text("\n".join(urls[2:]))
+    run = ["-q", *urls[:2], "-i", listed, "--concurrency", "1"]
+    assert [it["line"] for it in fetch(*run).records] == [1, 2, 3, 4]
+    lines = out.read_text().splitlines(keepends=True)
+    assert "ann" not in "".join(lines)
+    for missing in range(4):
+        out.write_text("".join(lines[:missing] + lines[missing + 1 :]))
+        assert fetch(*run, "--resume").status == 0
+    credentials = [it.headers["Authorization"].split()[1] for it in seen]
+    assert [base64.b64decode(it).decode() for it in credentials] == users * 2

@@ -1,73 +1,58 @@
 """How `aiothrottle fetch` connects: proxies, certificates, credentials and cookies."""
 
-import asyncio
 import base64
-import contextlib
-import json
 import os
 import ssl
-import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 import trustme
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 from yarl import URL
 
-from aiothrottle.cli import main
 from aiothrottle.cli.fetch.sending.cookies import read_cookies
 from aiothrottle.cli.fetch.sending.proxies import choose_proxies, proxy_of
-from tests.background import background
-
-VARIABLES = [
-    variable
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    for variable in (name, name.upper())
-]
+from tests.cli.conftest import Command, Serve
+from tests.cli.handlers import Seen, always, by_path, noting, to, urls_of
+from tests.support.background import in_thread
 
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ignore the proxies of the machine."""
-    for name in VARIABLES:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+AUTHORITY = trustme.CA()
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
+def trust(tmp_path: Path) -> list[object]:
+    """The options that trust the authority."""
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "authority")
+    return ["--cacert", tmp_path / "authority"]
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+def listening(handler: Callable[[Any], Any], *, tls: bool = False) -> AbstractContextManager[str]:
+    """Handle all requests, those to a proxy too; yield the host and port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    cast("Any", AUTHORITY.issue_cert("127.0.0.1")).configure_cert(context)
 
+    @asynccontextmanager
+    async def serve() -> AsyncGenerator[str]:
+        runner = web.ServerRunner(web.Server(handler))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context if tls else None).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+        await runner.cleanup()
 
-@contextmanager
-def in_thread(
-    begin: Callable[[], Awaitable[Any]], end: Callable[[], Awaitable[None]]
-) -> Generator[None]:
-    """Run a loop in a thread, from `begin` until the block has ended, and then `end`."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(_awaited(begin()), loop).result(10)
-        yield
-    finally:
-        asyncio.run_coroutine_threadsafe(_awaited(end()), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> None:
-    await awaitable
+    return in_thread(serve)
 
 
 class Asked(NamedTuple):
@@ -76,209 +61,66 @@ class Asked(NamedTuple):
     method: str
     target: str
     credentials: str | None
+    connection: object = None
 
 
-class Proxy:
-    """A proxy on loopback: answers requests for http itself, and tunnels those for https."""
+def proxy(asked: list[Asked], *, tls: bool = False) -> AbstractContextManager[str]:
+    """Return a proxy on loopback that answers requests for http itself, and opens no tunnel."""
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self.asked: list[Asked] = []
-        self.connections = 0
-        self.port = 0
-        self._context = context
-        self._tasks = set[asyncio.Task[None]]()
+    async def handle(request: web.BaseRequest) -> web.Response:
+        credentials = request.headers.get("Proxy-Authorization")
+        assert request.method != "CONNECT" or "Authorization" not in request.headers
+        asked.append(Asked(request.method, request.raw_path, credentials, request.transport))
+        status = 403 if request.method == "CONNECT" else 200
+        return web.Response(status=status, text=f"proxied {request.raw_path}")
 
-    @property
-    def url(self) -> str:
-        return f"http{'s' if self._context else ''}://127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._context)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                method, target, _ = first.split()
-                headers = dict(line.lower().split(": ", 1) for line in lines if line)
-                self.asked.append(Asked(method, target, headers.get("proxy-authorization")))
-                if method == "CONNECT":
-                    await self._tunnel(target, reader, writer)
-                    return
-                body = f"proxied {target}".encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has closed
-        finally:
-            writer.close()
-
-    async def _tunnel(
-        self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        host, _, port = target.rpartition(":")
-        other_reader, other_writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        try:
-            await asyncio.gather(_pump(reader, other_writer), _pump(other_reader, writer))
-        finally:
-            other_writer.close()
+    return listening(handle, tls=tls)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(1 << 16):
-        writer.write(chunk)
-    writer.close()
-
-
-@contextmanager
-def proxy(context: ssl.SSLContext | None = None) -> Generator[Proxy]:
-    made = Proxy(context)
-    with in_thread(made.start, made.stop):
-        yield made
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-def context_of(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    cast("Any", authority.issue_cert("127.0.0.1")).configure_cert(context)
-    return context
-
-
-@contextmanager
-def https(authority: trustme.CA) -> Generator[str]:
-    """Serve over TLS, with a certificate of the authority; yield the URL."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="in secret")
-
-    application = web.Application()
-    application.router.add_get("/", answer)
-    runner = web.AppRunner(application)
-    addresses = list[Any]()
-
-    async def begin() -> None:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context_of(authority)).start()
-        addresses.extend(runner.addresses)
-
-    with in_thread(begin, runner.cleanup):
-        yield f"https://127.0.0.1:{addresses[0][1]}/"
+def basic(pair: str) -> str:
+    return f"Basic {base64.b64encode(os.fsencode(pair)).decode()}"
 
 
 # ---- proxies ---------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("scheme", ["http://", ""])
-def test_requests_go_through_the_proxy(scheme: str, out: Path) -> None:
-    with proxy() as it:
-        urls = ["http://one.test/a?b", "http://two.test:81/"]
-        address = f"{scheme}127.0.0.1:{it.port}"
-        assert main(["fetch", *urls, "--proxy", address, "-o", str(out), "-s"]) == 0
-    assert sorted(it.asked) == [("GET", url, None) for url in urls]
-    assert sorted(record["body"] for record in records(out)) == [f"proxied {url}" for url in urls]
+URLS = ["http://one.test/a?b", "http://two.test:81/"]
 
 
-def test_proxy_gets_its_credentials_on_each_request(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with proxy() as it:
-        urls = ["http://one.test/a", "http://one.test/b"]
-        address = it.url.replace("//", "//me:s%40cret@")
-        options = ["-x", address, "--concurrency", "1", "-o", str(out), "-v"]
-        assert main(["fetch", *urls, *options]) == 0
-    expected = f"basic {base64.b64encode(b'me:s@cret').decode().lower()}"
-    assert it.asked == [("GET", url, expected) for url in urls]
-    assert it.connections == 1, "the second request has them too, on a connection that is reused"
-    assert "cret" not in out.read_text() + capsys.readouterr().err
+@pytest.mark.parametrize("scheme", ["http://", "", "https://"])
+def test_requests_go_through_the_proxy(scheme: str, trust: list[object], fetch: Command) -> None:
+    asked = list[Asked]()
+    with proxy(asked, tls=scheme == "https://") as address:
+        ended = fetch(*URLS, "--proxy", f"{scheme}{address}", *trust)
+    assert sorted(it[:3] for it in asked) == [("GET", url, None) for url in URLS]
+    assert {it["url"]: it["body"] for it in ended.records} == {it: f"proxied {it}" for it in URLS}
 
 
-def test_https_goes_through_a_tunnel(authority: trustme.CA, tmp_path: Path, out: Path) -> None:
-    authority.cert_pem.write_to_path(tmp_path / "authority")
-    with https(authority) as url, proxy() as it:
-        options = ["--proxy", it.url.replace("//", "//me:pass@"), "-o", str(out), "-s"]
-        trust = ["--cacert", str(tmp_path / "authority")]
-        assert main(["fetch", url, *options, *trust, "-u", "you:word"]) == 0
-    ((method, target, credentials),) = it.asked
-    assert (method, target) == ("CONNECT", url.removeprefix("https://").rstrip("/"))
-    assert credentials == f"basic {base64.b64encode(b'me:pass').decode().lower()}"
-    assert records(out)[0]["body"] == "in secret"
+def test_proxy_gets_its_credentials_on_each_request(fetch: Command) -> None:
+    asked, urls = list[Asked](), ["http://one.test/a", "http://one.test/b", "https://two.test/"]
+    run = [*urls, "--concurrency", "1", "-v", "--retry", "0", "-u", "you:word", "-x"]
+    with proxy(asked) as address:
+        ended = fetch(*run, f"me:s%40cret@{address}")
+    targets = [("GET", urls[0]), ("GET", urls[1]), ("CONNECT", "two.test:443")]
+    assert [it[:3] for it in asked] == [(*it, basic("me:s@cret")) for it in targets]
+    assert asked[0].connection is asked[1].connection, "it has them on one that is reused, too"
+    assert "cret" not in f"{ended.records} {ended.messages}"
+    ended = fetch(*run, f"me:s%40cret@{address}")  # it is gone
+    assert all("Cannot connect" in record["error"] for record in ended.records)
+    assert "cret" not in f"{ended.records} {ended.messages}"
 
 
-def test_proxy_may_be_reached_over_tls(authority: trustme.CA, tmp_path: Path, out: Path) -> None:
-    authority.cert_pem.write_to_path(tmp_path / "authority")
-    with proxy(context_of(authority)) as it:
-        options = ["--proxy", it.url, "--cacert", str(tmp_path / "authority"), "-o", str(out)]
-        assert main(["fetch", "http://one.test/", *options, "-s"]) == 0
-    assert it.asked == [("GET", "http://one.test/", None)]
+def test_no_proxy_is_direct(fetch: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, asked = serve(), list[Asked]()
+    with proxy(asked) as address:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{address}")
+        monkeypatch.setenv("NO_PROXY", "other.test, 127.0.0.1")
+        assert fetch(server.url).status == 0
+        assert (len(asked), server.audit.sent) == (0, 1)
+        assert fetch(server.url, "--noproxy", "").status == 0
+        assert (len(asked), server.audit.sent) == (1, 1)
 
 
-@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-def test_proxy_of_the_environment_is_used(
-    name: str, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with proxy() as it:
-        monkeypatch.setenv(name, it.url)
-        assert main(["fetch", "http://one.test/", "-o", str(out), "-s"]) == 0
-    assert len(it.asked) == 1
-
-
-def test_hosts_without_proxy_are_reached_directly(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "other.test, 127.0.0.1")
-    with proxy() as it, background() as server:
-        run = ["fetch", str(server.url), "--proxy", it.url, "-s"]
-        assert main([*run, "-o", str(out)]) == 0
-        assert (len(it.asked), server.audit.sent) == (0, 1)
-        assert main(["fetch", str(server.url), "--proxy", it.url, "--noproxy", "", "-s"]) == 0
-        assert (len(it.asked), server.audit.sent) == (1, 1)
-
-
-def test_unreachable_proxy_is_a_failure_without_its_password(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with proxy() as it:
-        address = it.url.replace("//", "//me:secret@")
-    options = ["--proxy", address, "--retry", "0", "-o", str(out)]
-    assert main(["fetch", "http://one.test/", *options]) == 1
-    assert "Cannot connect" in records(out)[0]["error"]
-    assert "secret" not in out.read_text() + capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://example.org/", "http://one:1"),
-        ("https://example.org/", "http://two:2"),
-        ("http://a.local/", None),
-        ("http://b.a.local/", None),
-        ("http://nota.local/", "http://one:1"),
-        ("http://port.org:8080/", None),
-        ("http://port.org/", "http://one:1"),
-        ("http://10.1.2.3/", None),
-        ("http://11.1.2.3/", "http://one:1"),
-        ("http://[::1]:99/", None),
-        ("http://star.org/", None),
-        ("http://x.star.org/", None),
-    ],
-)
-def test_each_url_has_the_proxy_of_its_host(url: str, expected: str | None) -> None:
+def test_variables_choose_the_proxy_of_each_host() -> None:
     environment = {
         "http_proxy": "one:1",
         "HTTP_PROXY": "http://ignored:9",
@@ -287,219 +129,129 @@ def test_each_url_has_the_proxy_of_its_host(url: str, expected: str | None) -> N
     }
     proxies = choose_proxies(None, None, environment)
     assert proxies is not None
-    assert proxies.of(URL(url)) == (None if expected is None else URL(expected))
-
-
-def test_star_and_empty_variables_switch_proxies_off() -> None:
+    through = ["example.org", "nota.local", "port.org", "11.1.2.3"]
+    directly = ["a.local", "b.a.local", "port.org:8080", "10.1.2.3", "[::1]:99", "x.star.org"]
+    assert {proxies.of(URL(f"http://{host}/")) for host in through} == {URL("http://one:1")}
+    assert {proxies.of(URL(f"http://{host}/")) for host in [*directly, "star.org"]} == {None}
+    assert proxies.of(URL("https://example.org/")) == URL("http://two:2")
     for url in ("http://a.org/", "http://127.0.0.1/"):
         proxies = choose_proxies(proxy_of("p:1"), "*", {})
         assert proxies is not None
         assert proxies.of(URL(url)) is None
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        assert choose_proxies(None, None, {name: "p:1"}) is not None
     assert choose_proxies(None, None, {"http_proxy": "", "HTTP_PROXY": "http://p"}) is None
     # In a CGI program a client chooses it.
     assert choose_proxies(None, None, {"HTTP_PROXY": "http://p", "REQUEST_METHOD": "GET"}) is None
 
 
+def test_invalid_proxy_of_the_environment_is_named(
+    fetch: Command, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ignore it would send directly what its user wants to go through it."""
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
+    ended = fetch("http://127.0.0.1:1/")
+    assert (ended.status, out.exists()) == (2, False)
+    assert "the environment variable ALL_PROXY must be a proxy such as" in ended.messages
+    assert "secret" not in ended.messages
+
+
 # ---- certificates ----------------------------------------------------------------------------
 
 
-def test_certificate_has_to_be_valid(authority: trustme.CA, tmp_path: Path, out: Path) -> None:
-    (tmp_path / "other").mkdir()
-    trustme.CA().cert_pem.write_to_path(tmp_path / "other" / "authority")
-    authority.cert_pem.write_to_path(tmp_path / "authority")
-    with https(authority) as url:
-        for untrusting in ([], ["--cacert", str(tmp_path / "other" / "authority")]):
-            assert main(["fetch", url, *untrusting, "-o", str(out), "-s"]) == 1
-            (record,) = records(out)
+def test_certificate_has_to_be_valid(trust: list[object], tmp_path: Path, fetch: Command) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other")
+    with listening(always(body="in secret"), tls=True) as address:
+        url = f"https://{address}/"
+        for untrusting in [], ["--cacert", tmp_path / "other"]:
+            record = fetch(url, *untrusting).record
             assert "CERTIFICATE_VERIFY_FAILED" in record["error"]
             assert record["attempts"] == 1, "another attempt would find the same certificate"
-            out.unlink()
-        for trusting in (["--cacert", str(tmp_path / "authority")], ["-k"], ["--insecure"]):
-            assert main(["fetch", url, *trusting, "-o", str(out), "-s"]) == 0
-            assert records(out)[0]["body"] == "in secret"
-            out.unlink()
+        for trusting in trust, ["-k"], ["--insecure"]:
+            assert fetch(url, *trusting).record["body"] == "in secret"
+        ended = fetch(url, "-k", *trust)
+    assert ended.status == 2
+    assert "--insecure checks no certificate: leave out --cacert" in ended.messages
 
 
 # ---- credentials -----------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
-    path: str
-    credentials: str | None
-    cookie: str | None
+def sent(seen: list[Seen]) -> list[tuple[str, str | None, str | None]]:
+    return [(it.path, it.headers.get("Authorization"), it.headers.get("Cookie")) for it in seen]
 
 
-def noting(seen: list[Seen], **answers: Callable[[], web.Response]) -> Any:  # noqa: ANN401
-    async def note(request: web.Request) -> web.Response:
-        headers = request.headers
-        seen.append(Seen(request.path, headers.get("Authorization"), headers.get("Cookie")))
-        answer = answers.get(request.path.strip("/"), web.Response)
-        return answer()
-
-    return note
-
-
-def basic(pair: str) -> str:
-    return f"Basic {base64.b64encode(os.fsencode(pair)).decode()}"
-
-
-def test_user_is_sent_to_the_first_origin_only(out: Path) -> None:
+def test_secrets_are_sent_to_the_first_origin_only(fetch: Command, serve: Serve) -> None:
+    """Origins that differ only in their port, like an API and another service on its host."""
     seen, seen_there = list[Seen](), list[Seen]()
-    with background(handler=noting(seen_there)) as other:
-        there = f"{other.url}there"
-        handler = noting(
-            seen,
-            a=lambda: web.Response(status=302, headers={"Location": "/b"}),
-            b=lambda: web.Response(status=302, headers={"Location": there}),
-        )
-        with background(handler=handler) as server:
-            run = ["fetch", f"{server.url}a", "-L", "-u", "m\u00e9:p:ss", "-b", "id=1"]
-            assert main([*run, "-o", str(out), "-s"]) == 0
+    other = serve(noting(seen_there))
+    server = serve(noting(seen, by_path({"a": to("/b"), "b": to(f"{other.url}there")})))
+    secrets = ["-u", "m\u00e9:p:ss", "-b", "id=1", "-H", "X-Mine: secret", "-d", "secret"]
+    harmless = ["-H", "Accept: a/b", "-A", "me"]
+    assert fetch(f"{server.url}a", "-L", *secrets, *harmless).status == 0
     credentials = basic("m\u00e9:p:ss")
-    assert seen == [("/a", credentials, "id=1"), ("/b", credentials, "id=1")]
-    assert seen_there == [("/there", None, None)]
+    assert sent(seen) == [("/a", credentials, "id=1"), ("/b", credentials, "id=1")]
+    (there,) = seen_there
+    assert (there.method, there.path, there.body) == ("GET", "/there", "")
+    names = {name.lower() for name in there.headers}
+    assert names == {"accept", "accept-encoding", "host", "user-agent"}
+    assert (there.headers["accept"], there.headers["user-agent"]) == ("a/b", "me")
 
 
-def test_user_may_have_bytes_that_are_no_utf_8(out: Path) -> None:
+def test_credentials_of_a_url_precede_user(fetch: Command, serve: Serve) -> None:
     seen = list[Seen]()
-    with background(handler=noting(seen)) as server:
-        run = ["fetch", str(server.url), "-u", "m\udce9:secret"]  # as Python decodes arguments
-        assert main([*run, "-o", str(out), "-s"]) == 0
-    assert seen == [("/", basic("m\udce9:secret"), None)]
-
-
-def test_credentials_of_a_url_precede_user(out: Path) -> None:
-    seen = list[Seen]()
-    with background(handler=noting(seen)) as server:
-        own = f"{server.url}own".replace("//", "//me:mine@")
-        token = f"{server.url}token".replace("//", "//:only@")
-        urls = [own, f"{server.url}usual", token]
-        run = ["fetch", *urls, "-u", "you:yours", "--concurrency", "1"]
-        assert main([*run, "-o", str(out), "-s"]) == 0
-    assert seen == [
+    user = "m\udce9:yours"  # as Python decodes bytes that are no UTF-8
+    own, usual, token = urls_of(serve(noting(seen)), ["own", "usual", "token"])
+    urls = [own.replace("//", "//me:mine@"), usual, token.replace("//", "//:only@")]
+    assert fetch(*urls, "-u", user, "--concurrency", "1").status == 0
+    assert sent(seen) == [
         ("/own", basic("me:mine"), None),
-        ("/usual", basic("you:yours"), None),
+        ("/usual", basic(user), None),
         ("/token", basic(":only"), None),
     ]
 
 
 # ---- cookies ---------------------------------------------------------------------------------
 
-
-def setting() -> web.Response:
-    response = web.Response()
-    response.headers["Set-Cookie"] = "got={a:1}; Path=/"
-    return response
+SETTING = always(Set_Cookie="got={a:1}; Path=/")
 
 
-def test_cookies_are_sent_and_not_kept() -> None:
+def test_cookies_are_sent_and_a_wrong_line_is_an_error(fetch: Command, serve: Serve) -> None:
     seen = list[Seen]()
-    with background(handler=noting(seen, a=setting)) as server:
-        urls = [f"{server.url}a", f"{server.url}b"]
-        run = ["fetch", *urls, "--concurrency", "1", "-s"]
-        assert main([*run, "-b", "one=1; two=2", "--cookie", "three=3"]) == 0
-        assert main(run) == 0
-    assert [it.cookie for it in seen] == ["one=1; two=2; three=3"] * 2 + [None] * 2
+    run = [*urls_of(serve(noting(seen, SETTING)), "ab"), "--concurrency", "1"]
+    assert fetch(*run, "-b", "one=1; two=2", "--cookie", "three=3").status == 0
+    assert fetch(*run).status == 0
+    cookies = [cookie for _, _, cookie in sent(seen)]
+    assert cookies == ["one=1; two=2; three=3"] * 2 + [None] * 2
+    good = ["a.org", "TRUE", "/", "FALSE", "0", "name", "value"]
+    assert len([*read_cookies("\t".join(good))]) == 1
+    wrong = {0: "[::1]:8.@", 1: "yes", 3: "", 4: "nan", 5: "", 6: "a\x07"}
+    for place, text in wrong.items():
+        with pytest.raises(ValueError, match="line 1 is no cookie"):
+            list(read_cookies("\t".join([*good[:place], text, *good[place + 1 :]])))
 
 
-def test_cookies_are_kept_with_a_file_or_nothing(tmp_path: Path) -> None:
-    cookies = tmp_path / "cookies.txt"
-    with background() as other:
-        there = str(other.url)
+def test_cookies_are_kept_with_a_file(tmp_path: Path, fetch: Command, serve: Serve) -> None:
+    file = tmp_path / "cookies.txt"
+    now = int(time.time())
+    file.write_text(
+        "# Netscape HTTP Cookie File\n\n"
+        "127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\ts1\n"
+        f'#HttpOnly_127.0.0.1\tFALSE\t/\tFALSE\t{now + 1000}\tlater\t"x y"\n'
+        f"127.0.0.1\tFALSE\t/\tFALSE\t{now - 1000}\tearlier\t3\n"
+        "127.0.0.1\tFALSE\t/deep\tFALSE\t0\tdeep\t4\n"
+        "127.0.0.1\tFALSE\t/\tTRUE\t0\tsecure\t5\n"
+        ".example.org\tTRUE\t/\tFALSE\t0\tother\t6\n"
+    )
     seen, seen_there = list[Seen](), list[Seen]()
-    handler = noting(
-        seen, a=lambda: web.Response(status=302, headers={"Location": there}), b=setting
-    )
-    with background(handler=noting(seen_there)) as other, background(handler=handler) as server:
-        there = str(other.url).replace("127.0.0.1", "localhost")
-        cookies.write_text(
-            "# Netscape HTTP Cookie File\n\n"
-            "127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\ts1\n"
-            f'#HttpOnly_127.0.0.1\tFALSE\t/\tFALSE\t{time.time() + 1000:.0f}\tlater\t"x y"\n'
-            f"127.0.0.1\tFALSE\t/\tFALSE\t{time.time() - 1000:.0f}\tearlier\t3\n"
-            "127.0.0.1\tFALSE\t/deep\tFALSE\t0\tdeep\t4\n"
-            "127.0.0.1\tFALSE\t/\tTRUE\t0\tsecure\t5\n"
-            ".example.org\tTRUE\t/\tFALSE\t0\tother\t6\n"
-        )
-        urls = [f"{server.url}{name}" for name in ("a", "b", "c")]
-        run = ["fetch", *urls, "-L", "--concurrency", "1", "-s"]
-        assert main([*run, "-b", str(cookies)]) == 0
-        begin = ['later="x y"', "session=s1"]
-        sent = [sorted((it.cookie or "").split("; ")) for it in seen]
-        assert sent == [begin, begin, sorted([*begin, "got={a:1}"])]
-        assert [it.cookie for it in seen_there] == [None], "another host"
-        seen.clear()
-        assert main([*run, "-b", ""]) == 0
-        assert [it.cookie for it in seen] == [None, None, "got={a:1}"]
-
-
-@given(
-    st.tuples(
-        st.one_of(st.text(), st.sampled_from(["a.org", ".[::1]", "[::1]:8.@"])),
-        st.sampled_from(["TRUE", "FALSE", ""]),
-        st.text(),
-        st.sampled_from(["TRUE", "FALSE"]),
-        st.one_of(st.floats().map(str), st.just("0")),
-        st.text(),
-        st.text(),
-    )
-)
-def test_any_text_is_cookies_or_an_error(fields: tuple[str, ...]) -> None:
-    text = "\t".join(fields)
-    with contextlib.suppress(ValueError):
-        for cookie in read_cookies(text):
-            assert cookie.morsel.key
-
-
-# ---- invalid options -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--proxy", "socks5://me:secret@h:1"], "got 'socks5://***@h:1'"),
-        (["--proxy", "http://"], "must be a proxy such as"),
-        (["--proxy", "http://h:port"], "must be a proxy such as"),
-        (["--cacert", "no/such/file"], "no/such/file cannot be read: No such file"),
-        (["--cacert", __file__], "has no certificate in PEM"),
-        (["--cacert", __file__, "-k"], "has no certificate in PEM"),
-        (["-u", "secret"], "must be NAME:PASSWORD, got no colon"),
-        (["-u", "a:b", "-H", "authorization: secret"], "--user sets the header Authorization"),
-        (["-b", "a=b", "-H", "Cookie: secret"], "--cookie sets the header Cookie"),
-        (["-b", "no/such/file"], "no/such/file cannot be read: No such file"),
-        (["-b", __file__], "line 1 is no cookie in Netscape's format"),
-        (["-b", "secret=a\nb"], "must be NAME=VALUE, without control characters"),
-    ],
-)
-def test_invalid_connection_gives_an_error(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["fetch", "http://127.0.0.1:1/", *arguments])
-    assert ended.value.code == 2
-    messages = capsys.readouterr().err
-    assert complaint in messages
-    assert "secret" not in messages
-
-
-def test_certificates_are_either_ignored_or_checked(
-    authority: trustme.CA, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    authority.cert_pem.write_to_path(tmp_path / "authority")
-    with pytest.raises(SystemExit):
-        main(["fetch", "http://127.0.0.1:1/", "-k", "--cacert", str(tmp_path / "authority")])
-    assert "--insecure checks no certificate: leave out --cacert" in capsys.readouterr().err
-
-
-def test_invalid_proxy_of_the_environment_is_named(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """To ignore it would send directly what its user wants to go through it."""
-    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
-    with pytest.raises(SystemExit) as ended:
-        main(["fetch", "http://127.0.0.1:1/", "-o", str(out)])
-    assert ended.value.code == 2
-    assert not out.exists()
-    messages = capsys.readouterr().err
-    assert "the environment variable ALL_PROXY must be a proxy such as" in messages
-    assert "secret" not in messages
+    there = str(serve(noting(seen_there)).url).replace("127.0.0.1", "localhost")
+    server = serve(noting(seen, by_path({"a": to(there), "b": SETTING, "c": always()})))
+    run = [*urls_of(server, "abc"), "-L", "--concurrency", "1"]
+    assert fetch(*run, "-b", file).status == 0
+    cookies = [sorted((cookie or "").split("; ")) for _, _, cookie in sent(seen)]
+    begin = ['later="x y"', "session=s1"]
+    assert cookies == [begin, begin, sorted([*begin, "got={a:1}"])]
+    assert [cookie for _, _, cookie in sent(seen_there)] == [None], "another host"
+    seen.clear()
+    assert fetch(*run, "-b", "").status == 0
+    assert [cookie for _, _, cookie in sent(seen)] == [None, None, "got={a:1}"]

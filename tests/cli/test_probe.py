@@ -1,59 +1,29 @@
 """`aiothrottle probe`: its notice, its requests, and its results."""
 
-import asyncio
 import io
-import itertools
-import os
 import re
-import signal
 import sys
-import time
 
 import pytest
-from aiohttp import web
 
-from aiothrottle import Rate
-from aiothrottle.cli import main
-from aiothrottle.cli.suggestion import (
-    Advice,
-    Sighting,
-    reported,
-    seen,
-    usual_guard,
-)
+from aiothrottle import Rate, RateLimiter
+from aiothrottle.cli.probe import search
+from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen, usual_guard
 from aiothrottle.headers import Policy, ServerLimits
-from tests.background import background, start
-from tests.serving import Handler
+from tests.cli.conftest import Command, Serve
+from tests.cli.handlers import always, hang_up, in_turn
+from tests.support.background import background
+
+# ---- one request -----------------------------------------------------------------------------
 
 
-def saying(status: int = 200, **headers: str) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return web.Response(status=status, headers=named)
-
-    return handle
-
-
-class Person(io.StringIO):
-    """A standard input that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-# ---- the requests ----------------------------------------------------------------------------
-
-
-def test_request_is_stated_before_it_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    handler = saying(
-        RateLimit_Policy='"burst";q=10;w=1, "day";q=5000;w=86400', RateLimit='"burst";r=9;t=1'
-    )
-    with background(handler=handler) as server:
-        assert main(["probe", str(server.url), "--yes"]) == 0
-        assert server.audit.sent == 1
-        printed, messages = capsys.readouterr()
-        assert messages == f"This sends one GET request to {server.url}.\n"
-    assert printed == (
+def test_request_is_stated_before_it_is_sent(command: Command, serve: Serve) -> None:
+    policy = '"burst";q=10;w=1, "day";q=5000;w=86400'
+    server = serve(always(RateLimit_Policy=policy, RateLimit='"burst";r=9;t=1'))
+    ended = command("probe", server.url, "--yes")
+    assert (ended.status, server.audit.sent) == (0, 1)
+    assert ended.messages == f"This sends one GET request to {server.url}.\n"
+    assert ended.printed == (
         "Status 200.\n"
         "It reports:\n"
         "  limit           quota    window   remaining   reset in\n"
@@ -63,301 +33,168 @@ def test_request_is_stated_before_it_is_sent(capsys: pytest.CaptureFixture[str])
         "Use:\n"
         '  RateLimiter(["10/s", "5000/d"], guard=0.05)\n'
     )
+    url = str(server.url).replace("//", "//me:secret@")
+    document = command("probe", url, "--yes", "--json").document
+    burst, day = document["reported"]
+    assert (burst["name"], burst["quota"], burst["window"]) == ("burst", 10, 1)
+    assert (burst["remaining"], burst["reset_after"], burst["unit"]) == (9, 1, None)
+    assert (day["name"], day["remaining"]) == ("day", None)
+    assert (document["url"], document["status"]) == (url.replace("me:secret", "***"), 200)
+    rates = [{"limit": 10, "period": 1}, {"limit": 5000, "period": 86400}]
+    python = 'RateLimiter(["10/s", "5000/d"], guard=0.05)'
+    limiter = {"rates": rates, "burst": None, "guard": 0.05, "python": python}
+    assert (document["limiter"], document["throttled"]) == (limiter, False)
+    for name in ("location", "profile", "retry_after", "burst", "tried"):
+        assert document[name] is None
 
 
-def test_nothing_is_sent_without_terminal_or_yes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Person(io.StringIO):
+    """A standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_consent_is_needed(monkeypatch: pytest.MonkeyPatch, command: Command, serve: Serve) -> None:
+    server = serve()
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with background() as server, pytest.raises(SystemExit) as ended:
-        main(["probe", str(server.url)])
-    assert ended.value.code == 2
-    assert server.audit.sent == 0
-    assert "give --yes" in capsys.readouterr().err
+    ended = command("probe", server.url)
+    assert (ended.status, server.audit.sent) == (2, 0)
+    assert "give --yes" in ended.messages
+    for answer, status in {"y\n": 0, "YES\n": 0, "\n": 1, "": 1}.items():
+        server.audit.clear()
+        monkeypatch.setattr(sys, "stdin", Person(answer))
+        ended = command("probe", server.url)
+        assert (ended.status, server.audit.sent) == (status, 1 - status)
+        assert "Go on?" not in ended.printed  # which may be a file
+        assert "Go on? [y/N]" in ended.messages
+        assert ("Nothing was sent." in ended.messages) is bool(status)
 
 
-@pytest.mark.parametrize(("answer", "sent"), [("y\n", 1), ("YES\n", 1), ("\n", 0), ("", 0)])
-def test_user_is_asked_for_consent(
-    answer: str, sent: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_missing_response_is_reported(command: Command, serve: Serve) -> None:
+    with background() as gone:
+        unreachable = gone.url
+    broken, late = serve(hang_up), serve(always(after=60))
+    for url, problem in {
+        broken.url: "Server disconnected",
+        late.url: "no response within 0.5 s",
+        unreachable: "Cannot connect to host",
+    }.items():
+        secret = str(url).replace("//", "//me:secret@")
+        ended = command("probe", secret, "--yes", "--json", "--max-time", "0.5")
+        assert (ended.status, ended.printed) == (1, "")
+        assert f"aiothrottle probe: {problem}" in ended.messages
+        assert "secret" not in ended.messages
+    assert (broken.audit.sent, late.audit.sent) == (1, 1), "it is not retried"
+
+
+def test_server_text_cannot_move_the_cursor(command: Command, serve: Serve) -> None:
+    policy = '"\x9b2J\u202e";q=10;w=1'
+    url = serve(always(302, RateLimit_Policy=policy, Location="\x9b2J")).url
+    ended = command("probe", url, "--yes")
+    assert "It redirects to " in ended.printed
+    assert ended.printed.replace("\n", "").isprintable()
+
+
+# ---- the limit -------------------------------------------------------------------------------
+
+FIND = ["--yes", "--find-limit"]
+
+
+def test_printed_limiter_was_tried_at_the_server(
+    command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", Person(answer))
-    with background() as server:
-        assert main(["probe", str(server.url)]) == 1 - sent
-        assert server.audit.sent == sent
-    printed, messages = capsys.readouterr()
-    assert "Go on?" not in printed  # which may be a file
-    assert "Go on? [y/N]" in messages
-    assert ("Nothing was sent." in messages) is not sent
-
-
-@pytest.mark.slow
-def test_printed_limiter_was_tried_at_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    with background("20/s") as server:
-        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
-        assert server.audit.sent <= 2001
-    printed, messages = capsys.readouterr()
-    assert "up to 2000 more, one after the other" in messages
-    assert "It admitted 20 requests in " in printed
-    assert "With the limiter below it throttled none of " in printed
-    found = re.search(r'RateLimiter\("(\d+)/s", ', printed.splitlines()[-1])
-    assert found is not None
-    assert 15 <= int(found[1]) <= 21  # the guard makes 20 of 21
+    monkeypatch.setattr(search, "_REST", 0.2)
+    monkeypatch.setattr(search, "_TRY_SECONDS", 1.2)
+    url = serve(always(RateLimit_Policy='"all";q=20;w=1'), rate="20/s").url
+    ended = command("probe", url, *FIND)
+    assert "up to 2000 more, one after the other" in ended.messages
+    assert "It admitted 20 requests in " in ended.printed
+    assert re.search(r"With the limiter below it throttled none of \d+ requests", ended.printed)
+    assert ended.printed.endswith('RateLimiter("20/s", guard=0.05)\n')
 
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_bare_403_and_503_throttle_if_the_page_was_admitted(
-    status: int, capsys: pytest.CaptureFixture[str]
+    status: int, command: Command, serve: Serve
 ) -> None:
-    answers = itertools.chain([200] * 5, itertools.repeat(status))
-
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(status=next(answers))
-
-    with background(handler=handle) as server:
-        options = ["--find-limit", "--max-requests", "5"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-        assert server.audit.sent == 6
-    printed = capsys.readouterr().out
-    assert "It admitted 5 requests in " in printed
-    assert "then throttled one (no Retry-After)." in printed
-    assert ("retry=Retry(throttled_statuses={403, 429, 503})." in printed) is (status == 403)
-    assert "give more --max-requests" in printed
+    server = serve(in_turn(*[always()] * 5, then=always(status)))
+    ended = command("probe", server.url, *FIND, "--max-requests", "5")
+    assert (ended.status, server.audit.sent) == (0, 6)
+    assert "It admitted 5 requests in " in ended.printed
+    assert "then throttled one (no Retry-After)." in ended.printed
+    retry = "retry=Retry(throttled_statuses={403, 429, 503})."
+    assert (retry in ended.printed) is (status == 403)
+    assert "give more --max-requests" in ended.printed
+    ended = command("probe", server.url, *FIND, "--max-requests", "5")
+    assert "It throttled none of 6 requests" in ended.printed
 
 
-def test_page_that_is_always_forbidden_is_not_throttled(capsys: pytest.CaptureFixture[str]) -> None:
-    with background(handler=saying(403)) as server:
-        options = ["--find-limit", "--max-requests", "5"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-    assert "It throttled none of 6 requests" in capsys.readouterr().out
+def test_server_that_asks_for_a_long_wait_is_left_alone(command: Command, serve: Serve) -> None:
+    server = serve(rate="5/min")
+    ended = command("probe", server.url, *FIND)
+    assert server.audit.sent == 6
+    assert "The rate was not searched, as that wait is too long." in ended.printed
+    assert ended.printed.endswith('RateLimiter("5/min", guard=0.05)\n')
+    document = command("probe", serve(rate="5/min").url, *FIND, "--json").document
+    assert (document["burst"]["admitted"], document["burst"]["throttled"]) == (5, True)
+    assert 50 < document["burst"]["retry_after"] <= 60
+    assert document["tried"] is None
+    assert document["limiter"]["rates"] == [{"limit": 5, "period": 60.0}]
 
 
-def test_server_that_asks_for_a_long_wait_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with background("5/min") as server:
-        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
-        assert server.audit.sent == 6
-    printed = capsys.readouterr().out
-    assert "The rate was not searched, as that wait is too long." in printed
-    assert printed.endswith('RateLimiter("5/min", guard=0.05)\n')
-
-
-def test_limit_that_is_not_found_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with background() as server:
-        options = ["--find-limit", "--max-requests", "10", "--concurrency", "3"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-        assert server.audit.sent == 11
-        assert server.audit.greatest_concurrency <= 3
-    printed = capsys.readouterr().out
-    assert "It throttled none of 11 requests" in printed
-    assert "No limit is known" in printed
-
-
-def test_throttling_server_gets_no_more_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    with background(handler=saying(429, Retry_After="30")) as server:
-        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
-        assert server.audit.sent == 1
-    printed = capsys.readouterr().out
-    assert "It throttles requests now, for 30 s.\n" in printed
-    assert "The limit was not searched: try again later.\n" in printed
-
-
-def test_dropped_connection_is_not_retried(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked: list[str] = []
-
-    async def cut(request: web.Request) -> web.Response:
-        asked.append(request.path)
-        assert request.transport is not None
-        request.transport.close()
-        return web.Response()
-
-    with background(handler=cut) as server:
-        assert main(["probe", str(server.url), "--yes"]) == 1
-    assert len(asked) == 1
-    assert "disconnected" in capsys.readouterr().err
-
-
-def test_error_names_the_responses_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    answers = itertools.chain([200] * 3, itertools.repeat(None))
-
-    async def handle(request: web.Request) -> web.Response:
-        status = next(answers)
-        if status is None:
-            assert request.transport is not None
-            request.transport.close()
-        return web.Response()
-
-    with background(handler=handle) as server:
-        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 1
-    printed, messages = capsys.readouterr()
-    assert printed == "Status 200.\nIt reports no limit.\n"
-    assert messages.endswith("aiothrottle probe: Server disconnected after 3 responses\n")
-
-
-def test_late_response_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    async def late(_: web.Request) -> web.Response:
-        await asyncio.sleep(60)
-        return web.Response()
-
-    with background(handler=late) as server:
-        assert main(["probe", str(server.url), "--yes", "--max-time", "0.2"]) == 1
-    assert "aiothrottle probe: no response within 0.2 s\n" in capsys.readouterr().err
-
-
-def test_closed_output_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    output = os.fdopen(writing, "w", encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", output)
-    with background() as server:
-        assert main(["probe", str(server.url), "--yes"]) == 141
-    output.close()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_traceback() -> None:
-    answers = itertools.chain([200] * 4, itertools.repeat(429))
-
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(status=next(answers))
-
-    with (
-        background(handler=handle) as server,
-        start("probe", "--yes", "--find-limit", str(server.url)) as probe,
-    ):
-        while server.audit.sent < 5:
-            time.sleep(0.01)
-        probe.send_signal(signal.SIGINT)
-        printed, messages = probe.communicate(timeout=60)
-    assert probe.returncode == 130
-    assert messages.endswith("\nInterrupted.\n")
-    assert "Traceback" not in printed + messages
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_own_texts_fit_a_narrow_terminal(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    with pytest.raises(SystemExit):
-        main(["probe", "--help"])
-    written = capsys.readouterr().out
-    with background() as server:
-        options = ["--find-limit", "--max-requests", "2"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-    written += capsys.readouterr().err
-    assert max(map(len, written.splitlines())) <= 80
-
-
-def test_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with background() as server:
-        url = str(server.url).replace("//", "//me:secret@")
-    assert main(["probe", url, "--yes"]) == 1
-    printed, messages = capsys.readouterr()
-    assert printed == ""
-    assert "aiothrottle probe: Cannot connect to host" in messages
-    assert "secret" not in messages
-
-
-def test_server_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    policy = '"\x9b2J\u202e";q=10;w=1'
-    with background(handler=saying(302, RateLimit_Policy=policy, Location="\x9b2J")) as server:
-        assert main(["probe", str(server.url), "--yes"]) == 0
-    assert capsys.readouterr().out.replace("\n", "").isprintable()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "the following arguments are required: URL"),
-        (
-            ["ftp://example.org"],
-            "'ftp://example.org' is no URL: it does not begin with http:// or https://",
-        ),
-        ([""], "'' is empty"),
-        (["me:secret@example.org"], "'***@example.org' is no URL"),
-        (["http://a/", "--max-requests", "0"], "must be a whole number from 1 to 10000"),
-        (["http://a/", "--max-requests", "9"], "are for --find-limit: give it as well"),
-        (["http://a/", "--concurrency", "2"], "are for --find-limit: give it as well"),
-    ],
-)
-def test_invalid_options_are_rejected(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", *arguments])
-    assert ended.value.code == 2
-    assert complaint in capsys.readouterr().err
+def test_search_that_finds_nothing_is_reported(command: Command, serve: Serve) -> None:
+    server = serve()
+    ended = command("probe", server.url, *FIND, "--max-requests", "10", "--concurrency", "3")
+    assert server.audit.sent == 11
+    assert server.audit.greatest_concurrency <= 3
+    assert "It throttled none of 11 requests" in ended.printed
+    assert "No limit is known" in ended.printed
+    server = serve(always(429, Retry_After="30"))
+    ended = command("probe", server.url, *FIND)
+    assert server.audit.sent == 1
+    assert "It throttles requests now, for 30 s.\n" in ended.printed
+    assert "The limit was not searched: try again later.\n" in ended.printed
 
 
 # ---- the suggestion --------------------------------------------------------------------------
 
+TOKENS = Policy("tokens", 10_000, 60)
+BYTES = Policy("bytes", 10_000, 60, unit="content-bytes")
 
-@pytest.mark.parametrize(
-    ("limits", "rates"),
-    [
+
+def test_reported_or_observed_limit_is_a_rate() -> None:
+    for limits, rates in [
         (ServerLimits(), []),
         (ServerLimits(limit=100, window=60), [Rate(100, 60)]),
         (ServerLimits(limit=100, remaining=3, reset_after=41), [Rate(100, 60)]),
         (ServerLimits(limit=100), []),
         (ServerLimits(limit=0, window=60), []),
         (ServerLimits(limit=9000, window=60, unit="tokens"), []),
-        (
-            ServerLimits(
-                policies=(
-                    Policy("requests", 500, 60),
-                    Policy("tokens", 10_000, 60),
-                    Policy("bytes", 10_000, 60, unit="content-bytes"),
-                )
-            ),
-            [Rate(500, 60)],
-        ),
-    ],
-)
-def test_reported_limit_of_requests_is_a_rate(limits: ServerLimits, rates: list[Rate]) -> None:
-    assert list(reported(limits)) == rates
-    certain = rates if limits.window or limits.policies else []
-    assert list(reported(limits, estimated=False)) == certain
+        (ServerLimits(policies=(Policy("requests", 500, 60), TOKENS, BYTES)), [Rate(500, 60)]),
+    ]:
+        assert list(reported(limits)) == rates
+        certain = rates if limits.window or limits.policies else []
+        assert list(reported(limits, estimated=False)) == certain
+    # Requests that were admitted, in seconds, before one was throttled with a Retry-After.
+    for admitted, seconds, retry_after, rate in [
+        (20, 0.7, 1.0, Rate(20, 1)),
+        (100, 12.3, 48.0, Rate(100, 60)),
+        (100, 12.3, 7.5, Rate(100, 19.8)),
+        (100, 12.3, None, None),
+        (0, 0.1, 1.0, None),
+    ]:
+        found = seen(Sighting(admitted, seconds, retry_after, throttled=True))
+        assert (found and found.limit) == (rate and rate.limit)
+        assert (found and found.period) == (rate and pytest.approx(rate.period))
+        assert seen(Sighting(admitted, seconds, retry_after, throttled=False)) is None
 
 
-@pytest.mark.parametrize(
-    ("sighting", "rate"),
-    [
-        (Sighting(20, 0.1, 1.0, throttled=True), Rate(20, 1)),
-        (Sighting(20, 0.7, 1.0, throttled=True), Rate(20, 1)),
-        (Sighting(100, 12.3, 48.0, throttled=True), Rate(100, 60)),
-        (Sighting(100, 12.3, 7.5, throttled=True), Rate(100, 19.8)),
-        (Sighting(100, 12.3, None, throttled=True), None),
-        (Sighting(100, 12.3, None, throttled=False), None),
-        (Sighting(0, 0.1, 1.0, throttled=True), None),
-    ],
-)
-def test_observed_limit_with_retry_after_is_a_rate(sighting: Sighting, rate: Rate | None) -> None:
-    found = seen(sighting)
-    if rate is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert found.limit == rate.limit
-        assert found.period == pytest.approx(rate.period)
-
-
-@pytest.mark.parametrize(
-    "advice",
-    [
-        Advice((Rate(10),)),
-        Advice((Rate(10),), burst=1),
-        Advice((Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5)), burst=2),
-    ],
-)
-def test_suggested_line_is_python_that_makes_a_limiter(advice: Advice) -> None:
-    from aiothrottle import RateLimiter
-
-    assert isinstance(eval(advice.line(), {"RateLimiter": RateLimiter}), RateLimiter)
-    assert isinstance(advice.limiter(8), RateLimiter)
-
-
-def test_guard_costs_at_most_a_twentieth() -> None:
+def test_suggested_line_is_python_that_makes_a_limiter() -> None:
+    rates = (Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5))
+    for advice in (Advice((Rate(10),), burst=1), Advice(rates, burst=2)):
+        assert isinstance(eval(advice.line(), {"RateLimiter": RateLimiter}), RateLimiter)
+        assert isinstance(advice.limiter(8), RateLimiter)
+    # The guard costs at most a twentieth.
     assert usual_guard([]) == usual_guard([Rate(5, 60)]) == 0.05
     assert usual_guard([Rate(5, 60), Rate(1, 0.1)]) == pytest.approx(0.005)

@@ -1,27 +1,16 @@
-"""What every recipe has to keep: checks against a server that counts, in skipped time."""
+"""A clock that is moved forward while calls of a client wait."""
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from aiohttp import web
 
 from aiothrottle import RateLimiter
-from aiothrottle.testing import RateLimitedServer
 from tests.integrations.clients import Clock
-from tests.serving import Handler
-from tests.virtually import counts, turns
-
-__all__ = [
-    "CALLS",
-    "StandingClock",
-    "assert_idle",
-    "assert_limit_is_kept",
-    "finish",
-    "limited",
-    "throttled",
-]
+from tests.support.serving import Handler
+from tests.support.virtually import counts, turns
 
 _T = TypeVar("_T")
 
@@ -31,28 +20,6 @@ class StandingClock(Clock):
 
     def time(self) -> float:
         return 1000.0 + self._skipped
-
-
-#: How many calls make a limit of five a second felt.
-CALLS = 20
-
-
-def limited(handler: Handler) -> RateLimitedServer:
-    """Return a server that admits five requests a second, two of them at once."""
-    return RateLimitedServer("5/s", concurrency_limit=2, handler=handler)
-
-
-async def assert_limit_is_kept(
-    clock: Clock, limiter: RateLimiter, server: RateLimitedServer, call: Callable[[], Awaitable[_T]]
-) -> list[_T]:
-    """Make calls of one request each at once; assert that the server throttled none of them."""
-    limiter.update(rate_limit="5/s", concurrency_limit=2)
-    began = clock.time()
-    results = await finish(clock, limiter, *(call() for _ in range(CALLS)))
-    assert server.audit.sent == CALLS
-    assert server.audit.refused == 0
-    assert clock.time() - began >= CALLS / 5 - 1
-    return results
 
 
 async def finish(clock: Clock, limiter: RateLimiter, *calls: Awaitable[_T]) -> list[_T]:

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_recipe"]
-
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "servers" / "works-with.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -4,9 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.serving import Handler
-
-__all__ = ["CREDENTIALS", "s3", "slow_down"]
+from tests.support.serving import Handler
 
 #: What `create_client` needs besides the address.
 CREDENTIALS: dict[str, Any] = {
@@ -18,25 +16,20 @@ CREDENTIALS: dict[str, Any] = {
 
 async def s3(request: web.Request) -> web.Response:
     """Answer any request for a bucket or an object."""
+    body = f"object {request.path}".encode()
     if request.path == "/":
         return xml("<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>")
     if request.method == "HEAD":
-        return web.Response(headers={"Content-Length": str(len(body(request))), "ETag": '"1"'})
+        return web.Response(headers={"Content-Length": str(len(body)), "ETag": '"1"'})
     if request.method == "PUT":
         await request.read()
-        return web.Response(headers={"ETag": '"1"'})
-    return web.Response(body=body(request), headers={"ETag": '"1"'})
-
-
-def body(request: web.Request) -> bytes:
-    """Return the body of an object."""
-    return f"object {request.path}".encode()
+        body = b""
+    return web.Response(body=body, headers={"ETag": '"1"'})
 
 
 def xml(text: str, status: int = 200) -> web.Response:
-    return web.Response(
-        text=f'<?xml version="1.0"?>{text}', status=status, content_type="application/xml"
-    )
+    text = f'<?xml version="1.0"?>{text}'
+    return web.Response(text=text, status=status, content_type="application/xml")
 
 
 def slow_down(times: int, answer: Handler = s3) -> Handler:

@@ -5,7 +5,7 @@ keeps a permit, however it ends.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,12 +14,12 @@ from aiohttp import web
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle.events import Event, Paused
 from aiothrottle.integrations.aiobotocore import throttle_session
-from tests.clients.limits import assert_idle, assert_limit_is_kept, finish, limited
+from tests.clients.limits import assert_idle, finish
 from tests.clients.recipes import run_recipe
 from tests.clients.s3 import CREDENTIALS, s3, slow_down
 from tests.integrations.clients import Clock
-from tests.serving import Handler, endless, hang_up, never, serving, until
-from tests.virtually import counts, turns
+from tests.support.serving import Handler, endless, hang_up, never, serving, until
+from tests.support.virtually import counts
 
 aiobotocore = pytest.importorskip("aiobotocore.session")
 exceptions = pytest.importorskip("botocore.exceptions")
@@ -44,24 +44,11 @@ async def read(client: Any, key: str = "key") -> bytes:
         return content
 
 
-def pauses(limiter: RateLimiter) -> list[Paused]:
+def pauses(limiter: RateLimiter) -> list[Event]:
     """Return a list to which each pause of the limiter is appended."""
-    found: list[Paused] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, Paused):
-            found.append(event)
-
-    limiter.observe(note)
+    found: list[Event] = []
+    limiter.observe(lambda event: found.append(event) if isinstance(event, Paused) else None)
     return found
-
-
-async def test_requests_keep_the_limit(clock: Clock) -> None:
-    names = await run_recipe("aiobotocore")
-    async with limited(s3) as server, client_of(names["session"], server.url) as client:
-        bodies = await assert_limit_is_kept(clock, names["limiter"], server, lambda: read(client))
-    assert set(bodies) == {b"object /bucket/key"}
-    await assert_idle(names["limiter"])
 
 
 async def test_slow_down_pauses_and_each_retry_takes_a_token(clock: Clock) -> None:
@@ -76,39 +63,24 @@ async def test_slow_down_pauses_and_each_retry_takes_a_token(clock: Clock) -> No
 
 
 async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
-    async def throttle(_: web.Request) -> web.Response:
-        return web.json_response(
-            {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"},
-            status=400,
-            content_type="application/x-amz-json-1.0",
-        )
+    def amazon(document: object, status: int) -> Handler:
+        async def handle(_: web.Request) -> web.Response:
+            kind = "application/x-amz-json-1.0"
+            return web.json_response(document, status=status, content_type=kind)
 
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"TableNames": []}, content_type="application/x-amz-json-1.0")
+        return handle
 
+    error = {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}
+    script = amazon(error, 400), amazon({"TableNames": []}, 200)
     limiter = clock.limiter("100/s")
     session = aiobotocore.get_session()
     throttle_session(session, "dynamodb", limiter)
     paused = pauses(limiter)
-    async with (
-        serving(throttle, answer) as (url, seen),
-        client_of(session, url, "dynamodb") as client,
-    ):
+    async with serving(*script) as (url, seen), client_of(session, url, "dynamodb") as client:
         await finish(clock, limiter, client.list_tables())
     assert len(seen) == 2
     assert len(paused) == 1
     await assert_idle(limiter)
-
-
-async def test_body_holds_its_slot_until_it_is_closed() -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless) as (url, _), client_of(throttled(limiter), url) as client:
-        response = await client.get_object(Bucket="bucket", Key="key")
-        assert counts(limiter) == (1, 0)
-        async with response["Body"]:
-            assert await response["Body"].read(10) == b"x" * 10
-            assert counts(limiter) == (1, 0)
-        await assert_idle(limiter)
 
 
 def throttled(limiter: RateLimiter | KeyedRateLimiter, **options: Any) -> Any:
@@ -117,10 +89,15 @@ def throttled(limiter: RateLimiter | KeyedRateLimiter, **options: Any) -> Any:
     return session
 
 
-async def test_body_holds_its_slot_no_longer_than_max_hold(clock: Clock) -> None:
+async def test_body_holds_its_slot_until_it_is_closed_or_max_hold(clock: Clock) -> None:
     limiter = clock.limiter()
     session = throttled(limiter, max_hold=60)
     async with serving(endless) as (url, _), client_of(session, url) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        async with response["Body"]:
+            assert await response["Body"].read(10) == b"x" * 10
+            assert counts(limiter) == (1, 0)
+        assert counts(limiter) == (0, 0)
         response = await client.get_object(Bucket="bucket", Key="key")
         await clock.skip(59)
         assert counts(limiter) == (1, 0)
@@ -130,36 +107,32 @@ async def test_body_holds_its_slot_no_longer_than_max_hold(clock: Clock) -> None
             await response["Body"].read()
 
 
-async def test_cancelled_call_releases_its_slot() -> None:
+async def test_cancelled_call_leaves_no_permit() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     errors: list[object] = []  # kept, as `gather` does
-    async with serving(never) as (url, _), client_of(throttled(limiter), url) as client:
+    async with (
+        serving(never, never, s3) as (url, seen),
+        client_of(throttled(limiter), url) as client,
+    ):
         for _ in range(2):
             call = asyncio.create_task(read(client))
-            await until(lambda: counts(limiter) == (1, 0))
+            await until(lambda: len(seen) == len(errors) + 1)
+            assert counts(limiter) == (1, 0)
             call.cancel()
-            errors += await asyncio.gather(call, return_exceptions=True)
+            errors.extend(await asyncio.gather(call, return_exceptions=True))
             assert counts(limiter) == (0, 0)
-    assert len(errors) == 2
-
-
-async def test_cancelled_waiter_takes_nothing() -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(s3) as (url, seen), client_of(throttled(limiter), url) as client:
         async with limiter.throttle():
-            call = asyncio.create_task(read(client))
+            waiter = asyncio.create_task(read(client))
             await until(lambda: counts(limiter) == (1, 1))
-            call.cancel()
-            await asyncio.wait([call])
+            waiter.cancel()
+            await asyncio.wait([waiter])
             assert counts(limiter) == (1, 0)
         await read(client)
-        assert len(seen) == 1
+        assert len(seen) == 3
     await assert_idle(limiter)
 
 
-async def test_request_that_cannot_be_signed_releases_its_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unsigned_request_releases_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/does/not/exist")
     limiter = RateLimiter(concurrency_limit=1)
@@ -184,7 +157,7 @@ async def test_lost_connection_releases_its_slot(clock: Clock) -> None:
     await assert_idle(limiter)
 
 
-async def test_queue_timeout_ends_a_call() -> None:
+async def test_queue_timeout_ends_a_call_and_signing_is_free() -> None:
     limiter = RateLimiter("1/min")
     session = throttled(limiter, queue_timeout=1)
     async with serving(s3) as (url, seen), client_of(session, url) as client:
@@ -192,24 +165,6 @@ async def test_queue_timeout_ends_a_call() -> None:
         with pytest.raises(ThrottleTimeout):
             await read(client)
         assert len(seen) == 1
-
-
-async def test_session_of_httpx_releases_its_slot_with_the_headers() -> None:
-    config = pytest.importorskip("aiobotocore.config")
-    httpxsession = pytest.importorskip("aiobotocore.httpxsession")
-    limiter = RateLimiter(concurrency_limit=1)
-    options: dict[str, Any] = {
-        "config": config.AioConfig(http_session_cls=httpxsession.HttpxSession)
-    }
-    async with serving(s3) as (url, _), client_of(throttled(limiter), url, **options) as client:
-        response = await client.get_object(Bucket="bucket", Key="key")
-        assert counts(limiter) == (0, 0)
-        async with response["Body"]:
-            assert await response["Body"].read() == b"object /bucket/key"
-    assert limiter.statistics().granted == 1
-
-
-async def test_presigned_url_takes_no_token() -> None:
     limiter = RateLimiter("1/min", concurrency_limit=1)
     async with client_of(throttled(limiter), "http://localhost") as client:
         for _ in range(3):
@@ -218,24 +173,28 @@ async def test_presigned_url_takes_no_token() -> None:
     assert limiter.statistics().granted == 0
 
 
-async def test_keys_are_names_of_operations() -> None:
-    limiter = KeyedRateLimiter(concurrency_limit=1)
-    async with serving(s3) as (url, _), client_of(throttled(limiter), url) as client:
-        await client.list_buckets()
-        await client.put_object(Bucket="bucket", Key="key", Body=b"text")
-        for name in ("ListBuckets", "PutObject"):
-            assert limiter[name].statistics().granted == 1
+async def test_session_of_httpx_releases_its_slot_with_the_headers() -> None:
+    config = pytest.importorskip("aiobotocore.config")
+    httpxsession = pytest.importorskip("aiobotocore.httpxsession")
+    limiter = RateLimiter(concurrency_limit=1)
+    options = {"config": config.AioConfig(http_session_cls=httpxsession.HttpxSession)}
+    async with serving(s3) as (url, _), client_of(throttled(limiter), url, **options) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        assert counts(limiter) == (0, 0)
+        async with response["Body"]:
+            assert await response["Body"].read() == b"object /bucket/key"
+    assert limiter.statistics().granted == 1
 
 
-async def test_operation_may_have_a_limiter_besides_its_service() -> None:
-    both, uploads = RateLimiter(concurrency_limit=1), RateLimiter(concurrency_limit=1)
-    session = throttled(both)
+async def test_operation_has_a_key_and_may_have_a_limiter() -> None:
+    keyed, uploads = KeyedRateLimiter(concurrency_limit=1), RateLimiter(concurrency_limit=1)
+    session = throttled(keyed)
     throttle_session(session, "s3.PutObject", uploads)
     async with serving(s3) as (url, _), client_of(session, url) as client:
         await client.list_buckets()
         await client.put_object(Bucket="bucket", Key="key", Body=b"text")
-    assert (both.statistics().granted, uploads.statistics().granted) == (2, 1)
-    await assert_idle(both)
+        granted = [keyed[name].statistics().granted for name in ("ListBuckets", "PutObject")]
+        assert (granted, uploads.statistics().granted) == ([1, 1], 1)
     await assert_idle(uploads)
 
 
@@ -265,31 +224,24 @@ def test_arguments_are_checked() -> None:
 # ---- signatures ----------------------------------------------------------------------------------
 
 
-def valid_for_two_seconds(clock: Clock) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
-        signed = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ")
-        if date(clock) - signed.replace(tzinfo=UTC) > timedelta(seconds=2):
-            return web.Response(status=403, text="<Error><Code>RequestExpired</Code></Error>")
-        return await answer(request)
-
-    answer = slow_down(3)
-    return handler
-
-
-def date(clock: Clock) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=int(clock.time()))
-
-
 async def test_signature_is_fresh_after_a_long_queue(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def naive(**_: object) -> datetime:
-        return date(clock).replace(tzinfo=None)
+    answer = slow_down(3)
 
-    monkeypatch.setattr("botocore.auth.get_current_datetime", naive)
+    def date(**_: object) -> datetime:
+        return datetime(2026, 1, 1) + timedelta(seconds=int(clock.time()))
+
+    async def valid_for_two_seconds(request: web.Request) -> web.StreamResponse:
+        signed = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ")
+        if date() - signed > timedelta(seconds=2):
+            return web.Response(status=403, text="<Error><Code>RequestExpired</Code></Error>")
+        return await answer(request)
+
+    monkeypatch.setattr("botocore.auth.get_current_datetime", date)
     limiter = clock.limiter("1/s", concurrency_limit=2)
     async with (
-        serving(valid_for_two_seconds(clock)) as (url, seen),
+        serving(valid_for_two_seconds) as (url, seen),
         client_of(throttled(limiter), url) as client,
     ):
         began = clock.time()
@@ -297,5 +249,4 @@ async def test_signature_is_fresh_after_a_long_queue(
         assert clock.time() - began > 8
         assert len(seen) == 8 + 3  # the retries were signed anew
     assert set(bodies) == {b"object /bucket/key"}
-    await turns()
     await assert_idle(limiter)

@@ -9,10 +9,9 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter
-from aiothrottle.testing import RateLimitedServer
-from tests.clients.counting import check_limit
+from tests.clients.checks import API, Call, Recipe, check_limit
 from tests.clients.recipes import run_recipe
-from tests.virtually import counts
+from tests.support.virtually import counts
 
 chat_models: Any = pytest.importorskip("langchain_core.language_models.chat_models")
 messages: Any = pytest.importorskip("langchain_core.messages")
@@ -25,11 +24,11 @@ async def _answer(_: web.Request) -> web.Response:
     return web.Response(text="Hello.")
 
 
-def _model(session: aiohttp.ClientSession, url: object) -> type[Any]:
+def _model(session: aiohttp.ClientSession, url: str) -> type[Any]:
     """Return a class of chat models that ask a server, with a stream of one part."""
 
     async def ask() -> Any:
-        async with session.post(str(url)) as response:
+        async with session.post(url) as response:
             return await response.text()
 
     async def generate(*_: object, **_options: object) -> Any:
@@ -43,38 +42,34 @@ def _model(session: aiohttp.ClientSession, url: object) -> type[Any]:
     def generate_now(*_: object, **_options: object) -> NoReturn:
         raise AssertionError("called without a token")
 
-    members = {
-        "__module__": __name__,
+    members: dict[str, Any] = {
         "_agenerate": generate,
         "_astream": stream,
         "_generate": generate_now,
-        "_llm_type": property(lambda _: "fake"),
     }
+    members |= {"__module__": __name__, "_llm_type": property(lambda _: "fake")}
     return type("Model", (chat_models.BaseChatModel,), members)
 
 
 @asynccontextmanager
-async def _recipe() -> AsyncGenerator[tuple[Any, RateLimiter, RateLimitedServer]]:
+async def _recipe() -> AsyncGenerator[tuple[Any, Recipe]]:
     """Make a model with the limiter of the recipe; close session and server at the end."""
-    names = await run_recipe("LangChain")
-    async with RateLimitedServer(handler=_answer) as server, aiohttp.ClientSession() as session:
-        model = _model(session, server.url)(rate_limiter=names["rate_limiter"])
-        yield model, names["limiter"], server
+    names, api = await run_recipe("LangChain"), API(_answer)
+    async with api.server, aiohttp.ClientSession() as session:
+        model = _model(session, api.url)(rate_limiter=names["rate_limiter"])
+        call: Call = lambda _: model.ainvoke("Hello?")  # noqa: E731
+        yield model, Recipe(api, names, names["limiter"], call)
 
 
-async def test_calls_keep_the_limit() -> None:
-    async with _recipe() as (model, limiter, server):
-        await check_limit(limiter, lambda _: model.ainvoke("Hello?"), server)
-
-
-async def test_streams_keep_the_limit() -> None:
-    async with _recipe() as (model, limiter, server):
+async def test_calls_and_streams_keep_the_limit() -> None:
+    async with _recipe() as (model, recipe):
+        await check_limit(recipe)
 
         async def read(_: int) -> None:
             parts = [part.content async for part in model.astream("Hello?")]
             assert "".join(parts) == "Hello."
 
-        await check_limit(limiter, read, server)
+        await check_limit(recipe._replace(call=read))
 
 
 async def test_call_that_does_not_block_returns_whether_it_may() -> None:
@@ -85,17 +80,13 @@ async def test_call_that_does_not_block_returns_whether_it_may() -> None:
     assert counts(limiter) == (0, 0)
 
 
-async def test_synchronous_call_raises() -> None:
-    async with _recipe() as (model, limiter, server):
+async def test_synchronous_call_and_closed_limiter_raise() -> None:
+    async with _recipe() as (model, recipe):
         with pytest.raises(RuntimeError, match="call ainvoke, astream or abatch"):
             model.invoke("Hello?")
-        assert server.audit.sent == 0
-        assert (await limiter.peek()).remaining == 500
-
-
-async def test_closed_limiter_ends_the_call() -> None:
-    async with _recipe() as (model, limiter, _):
-        await limiter.aclose()
+        assert recipe.api.server.audit.sent == 0
+        assert (await recipe.limiter.peek()).remaining == 500
+        await recipe.limiter.aclose()
         with pytest.raises(LimiterClosed):
             await model.ainvoke("Hello?")
 

@@ -16,13 +16,14 @@ import pytest
 from aiothrottle import RateLimiter
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Key
-from tests.failing import Client, Server
-from tests.interleaving import InterleavingLoop, Pass
-from tests.virtually import now
+from tests.support.effort import seeds
+from tests.support.failing import Client, Server
+from tests.support.interleaving import InterleavingLoop, Pass
+from tests.support.virtually import visit
 
 LIMIT, PERIOD = 4, 1.0
-# Seconds: the way of the store's answers in each direction; how late a reservation may be used, as
-# in `aiothrottle.stores.prefetch`; how long the machine is busy at a time; and the sum.
+# Seconds: the way of the store's answers in each direction; how late a reservation may be used;
+# how long the machine is busy at a time; and the sum.
 WAY, PATIENCE, BUSY = 0.01, 0.02, 0.15
 LATE = WAY + PATIENCE + BUSY
 ROUNDING = 1e-9
@@ -53,24 +54,16 @@ class Noting(Client):
 async def crawl(client: Noting, guard: float, chance: random.Random) -> list[float]:
     """Return when the requests started."""
     # Few slots: while none is free, reservations grow old.
-    limiter, starts = (
-        RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, key="k", guard=guard),
-        list[float](),
-    )
-
-    async def request() -> None:
-        async with limiter.throttle():
-            starts.append(now())
-            await asyncio.sleep(chance.choice([0.0, 0.1, 0.7]))
-
-    tasks: list[asyncio.Task[None]] = []
+    limiter = RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, key="k", guard=guard)
+    tasks: list[asyncio.Task[float]] = []
     for _ in range(20):
-        tasks.append(asyncio.create_task(request()))
+        stay = chance.choice([0.0, 0.1, 0.7])
+        tasks.append(asyncio.create_task(visit(limiter, stay=stay)))
         if chance.random() < 0.3:
             await asyncio.sleep(chance.choice([0.0, 0.1, 0.5, 1.2]))
-    await asyncio.gather(*tasks)
+    starts = await asyncio.gather(*tasks)
     await limiter.aclose()
-    return starts
+    return sorted(starts)
 
 
 def run(seed: int, guard: float) -> tuple[list[float], list[float]]:
@@ -88,7 +81,7 @@ def run(seed: int, guard: float) -> tuple[list[float], list[float]]:
     return starts, sorted(client.instants)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_request_starts_at_its_instant_or_boundedly_later(seed: int) -> None:
     starts, counted = run(seed, guard=0.0)
     assert len(starts) == len(counted) == 20
@@ -97,7 +90,7 @@ def test_request_starts_at_its_instant_or_boundedly_later(seed: int) -> None:
     assert max(late) <= LATE + ROUNDING, late
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_guard_of_that_delay_keeps_every_server_window(seed: int) -> None:
     starts, _ = run(seed, guard=LATE)
     in_between = zip(starts, starts[LIMIT:], strict=False)

@@ -1,17 +1,18 @@
 """The queue: ordered by arrival less ten seconds a priority step, checked by a sorted list."""
 
-import asyncio
 import random
+from asyncio import AbstractEventLoop, Future, new_event_loop
 from collections.abc import Iterator
 
 import pytest
 
 from aiothrottle._core.wait_queue import AGEING, Waiter, WaitQueue
+from tests.support.effort import seeds
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
+def loop() -> Iterator[AbstractEventLoop]:
+    loop = new_event_loop()
     yield loop
     loop.close()
 
@@ -22,24 +23,21 @@ def come(at: float, cost: float = 1.0, priority: float = 0) -> Waiter:
     return waiter
 
 
+def queue_of(loop: AbstractEventLoop, *waiters: Waiter) -> WaitQueue:
+    queue = WaitQueue()
+    for waiter in waiters:
+        queue.add(waiter, Future(loop=loop))
+    return queue
+
+
 def alive(queue: WaitQueue) -> list[Waiter]:
     return [waiter for waiter in queue if waiter.future is not None]
 
 
-def test_empty_queue_keeps_no_rounding_of_costs(loop: asyncio.AbstractEventLoop) -> None:
-    queue = WaitQueue()
-    waiters = [come(0.0, tokens) for tokens in (0.1, 0.2, 0.3, 0.7)]
-    for waiter in waiters:
-        queue.add(waiter, loop.create_future())
-    for waiter in waiters:
-        queue.remove(waiter)
-    assert queue.cost_ahead(come(1.0)) == 0.0
-
-
 @pytest.mark.parametrize("priorities", [(0,), (0, 1), (0, 1, -2.5)], ids=str)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_queue_serves_like_a_sorted_list(
-    loop: asyncio.AbstractEventLoop, priorities: tuple[float, ...], seed: int
+    loop: AbstractEventLoop, priorities: tuple[float, ...], seed: int
 ) -> None:
     chance, queue, now = random.Random(seed), WaitQueue(), 0.0
     listed: list[Waiter] = []
@@ -54,7 +52,7 @@ def test_queue_serves_like_a_sorted_list(
             if all(place(other)[0] != place(waiter)[0] for other in listed):
                 ahead = [other.cost for other in listed if place(other) < place(waiter)]
                 assert queue.cost_ahead(waiter) == sum(ahead)
-            queue.add(waiter, loop.create_future())
+            queue.add(waiter, Future(loop=loop))
             listed.append(waiter)
             listed.sort(key=place)
         else:
@@ -72,25 +70,9 @@ def test_queue_serves_like_a_sorted_list(
     assert all(waiter.future is None for waiter in listed)
 
 
-def test_longer_wait_stands_before_higher_priority(loop: asyncio.AbstractEventLoop) -> None:
-    queue = WaitQueue()
-    early, removed, late = come(0.0, 2.0), come(0.5, 4.0), come(15.0, 8.0)
-    for waiter in (early, removed, late):
-        queue.add(waiter, loop.create_future())
-    queue.remove(removed)
-    assert queue.cost_ahead(come(20.0, priority=1)) == 2.0
-    assert queue.cost_ahead(come(20.0)) == 10.0
-    assert queue.cost_ahead(come(9.0, priority=1)) == 0.0
-    queue.add(come(20.0, 16.0, priority=1), loop.create_future())
-    assert queue.cost_ahead(come(20.0)) == 26.0
-    assert queue.cost_ahead(come(21.0, priority=2)) == 2.0
-
-
-def test_gaps_close_when_half_the_queue_left(loop: asyncio.AbstractEventLoop) -> None:
-    queue = WaitQueue()
+def test_gaps_close_when_half_the_queue_left(loop: AbstractEventLoop) -> None:
     waiters = [come(float(at)) for at in range(6)]
-    for waiter in waiters:
-        queue.add(waiter, loop.create_future())
+    queue = queue_of(loop, *waiters)
     for which, left in ((2, 6), (3, 6), (4, 6), (1, 2)):
         queue.remove(waiters[which])
         assert len(list(queue)) == left
@@ -98,7 +80,7 @@ def test_gaps_close_when_half_the_queue_left(loop: asyncio.AbstractEventLoop) ->
     # Gaps behind the head are removed with it.
     newcomers = [come(float(at)) for at in range(10, 16)]
     for waiter in newcomers:
-        queue.add(waiter, loop.create_future())
+        queue.add(waiter, Future(loop=loop))
     queue.remove(waiters[5])
     queue.remove(newcomers[0])
     queue.remove(waiters[0])

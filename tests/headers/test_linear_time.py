@@ -1,10 +1,9 @@
 """Time grows in proportion to the length of foreign text: every expression, header and body field.
 
-The subjects are found by introspection: the expressions of all modules and profiles, and the names
-in the tables of `aiothrottle.headers`. Additions there are tested without a line here.
+The subjects are the expressions of all modules and profiles, found by introspection, and the names
+of headers in the corpus and the profiles. Additions there are tested without a line here.
 """
 
-import ast
 import importlib
 import inspect
 import json
@@ -12,35 +11,31 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import pytest
 
 import aiothrottle
-import aiothrottle.headers
-from aiothrottle._http.quotas import ServerQuotas
-from aiothrottle.headers import PROFILES, Items, Json, Limit, Profile, parse_rate_limit
-from aiothrottle.headers.fields import FAMILIES, collect, layouts
-from tests.reading import NOW
+from aiothrottle.headers import PROFILES, Items, Json, Profile, parse_rate_limit
+from aiothrottle.headers.fields import layouts
+from tests.headers.test_header_fuzz import NAMES
+from tests.support.reading import NOW
 
 Work: TypeAlias = Callable[[str], object]
 
-KILO = 1024
-LENGTHS = [KILO << doubling for doubling in range(7)]  # 1, 2, 4, ... 64 kB
-# Seconds of processor time. What takes less for 8 kB is not quadratic: no machine executes 33
-# million steps in that time.
-QUICK = 0.001
-MOST = 0.25
+LENGTH = 8000
+# Seconds of processor time of this thread. What takes less for 8 kB is not quadratic: no machine
+# executes 32 million steps in that time.
+QUICK = 0.003
 # For eight times the length, linear time is 8 times as much, and quadratic time 64 times.
 GROWTH = 24
 
 UNITS = [
-    *('"', "\\", '\\"', '"\\', " ", "\t", ",", ";", "=", ":", ".", "-", "_", "/", "@", "(", ")"),
-    *("[", "]", "{", "}", "<", ">", "1", "a", "A", "\xe9", "\0", "\n", ", ", "; ", "1,", "a, "),
-    *('"a",', ";a=1", ';a="', "1;w=1,", '"a";r=1,', '"a";q=1;w=1,', "1:1,", "1/1 ", "a=1;", "1."),
-    *("1s", "mon,", "Nov ", "//", "a.", '"a":1,', "{}", "[1],", "limit=1,", "total="),
+    *('"', "\\", '"\\', " ", "\t", ",", ";", "=", ":", ".", "-", "/", "@", "(", "[", "{", "<"),
+    *("1", "a", "\xe9", "\0", "\n", ", ", "a, ", '"a",', ";a=1", ';a="', "1;w=1,", '"a";r=1,'),
+    *('"a";q=1;w=1,', "1:1,", "1/1 ", "a=1;", "1.", "1s", "mon,", "Nov ", '"a":1,', "[1],"),
+    "limit=1,",
 ]
 PREFIXES = ["", '"', '1;a="', '{"a":{"a":"']
 
@@ -53,9 +48,11 @@ class Text(NamedTuple):
     end: str = ""
 
     def of(self, length: int) -> str:
-        room = length - len(self.beginning) - len(self.end)
-        repeated = self.unit * (room // len(self.unit) + 1)
-        return self.beginning + repeated[: max(0, room)] + self.end
+        room = max(0, length - len(self.beginning) - len(self.end))
+        return self.beginning + (self.unit * (room // len(self.unit) + 1))[:room] + self.end
+
+
+TEXTS = [Text(beginning, unit) for unit in UNITS for beginning in PREFIXES]
 
 
 def seconds_for(work: Work, text: str, *, runs: int = 1) -> float:
@@ -67,28 +64,32 @@ def seconds_for(work: Work, text: str, *, runs: int = 1) -> float:
     return least
 
 
-def assert_linear(work: Work, text: Text) -> None:
-    """Compare the times at all lengths, unless negligible; on a busy machine measure twice."""
-    if seconds_for(work, text.of(8 * KILO)) < QUICK:
-        return
-    for runs in (1, 5):
-        complaint = growth(work, text, runs)
-        if complaint is None:
-            return
-    raise AssertionError(f"{text}: {complaint}")
+def slow(work: Work, text: Text, length: int = LENGTH) -> str | None:
+    """Return a complaint if eight times the length takes much more than eight times as long."""
+    if seconds_for(work, text.of(length)) < QUICK:
+        return None
+    many = seconds_for(work, text.of(length), runs=5)
+    few = seconds_for(work, text.of(length // 8), runs=5)
+    if many < QUICK or many < GROWTH * few:
+        return None
+    return f"{text}: {many:.4f} s for {length} characters, {few:.4f} s for an eighth"
 
 
-def growth(work: Work, text: Text, runs: int) -> str | None:
-    seconds: dict[int, float] = {}
-    for length in LENGTHS:
-        took = seconds[length] = seconds_for(work, text.of(length), runs=runs)
-        eighth = max(seconds.get(length // 8, MOST), QUICK / 8)
-        if took > min(MOST, GROWTH * eighth):
-            return f"{took:.4f} s for {length} characters, {eighth:.4f} s for an eighth"
-    return None
+def complaints(works: dict[str, Work], texts: Iterable[Text], length: int = LENGTH) -> list[str]:
+    return [
+        f"{name}: {complaint}"
+        for text in texts
+        for name, work in works.items()
+        if (complaint := slow(work, text, length)) is not None
+    ]
 
 
-# ---- expressions -----------------------------------------------------------------------------
+def test_quadratic_time_is_found() -> None:
+    assert complaints({"": re.compile("a*b").search}, [Text("", "a")]) != []
+    assert complaints({"": re.compile("a*+b").match}, [Text("", "a")]) == []
+
+
+# ---- expressions ---------------------------------------------------------------------------------
 
 METHODS = {"search", "finditer", "findall", "sub", "subn", "split", "match", "fullmatch"}
 parser: Any = importlib.import_module("re._parser")
@@ -107,66 +108,56 @@ def modules() -> Iterator[ModuleType]:
                 raise
 
 
-def expressions() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
+def expressions() -> dict[str, tuple[re.Pattern[str], set[str]]]:
     """Return all expressions by name, with the methods that their modules call on them."""
-    found: dict[str, tuple[re.Pattern[str], frozenset[str]]] = {}
+    found: dict[str, tuple[re.Pattern[str], set[str]]] = {}
     for module in modules():
-        uses = uses_in(ast.parse(inspect.getsource(module)))
+        source = inspect.getsource(module)
+        # Only expressions compiled at the top of a module are found.
+        assert not re.search(rf"\bre\.({'|'.join(METHODS)})\(", source), module
         for variable, value in vars(module).items():
-            for pattern in patterns_in(value):
+            for pattern in filter(None, map(as_text, leaves(value))):
                 name = f"{module.__name__}.{variable}: {pattern.pattern[:40]}"
-                found[name] = pattern, frozenset(uses.get(variable, METHODS))
+                found[name] = pattern, uses_in(source, variable) or METHODS
     for profile in PROFILES.values():
         for row in profile.limits:
             if isinstance(row, Items):
-                found[f"{profile.name}, header: {row.header}"] = row.names, frozenset({"fullmatch"})
-                found[f"{profile.name}, item: {row.item[:40]}"] = row.each, frozenset({"finditer"})
+                found[f"{profile.name}, header: {row.header}"] = row.names, {"fullmatch"}
+                found[f"{profile.name}, item: {row.item[:40]}"] = row.each, {"finditer"}
     return found
 
 
-def patterns_in(value: object) -> Iterator[re.Pattern[str]]:
-    if isinstance(value, re.Pattern):
-        pattern = cast("re.Pattern[str] | re.Pattern[bytes]", value)
-        text = pattern.pattern
-        if isinstance(text, bytes):  # the same expression, of characters
-            yield re.compile(text.decode("latin-1"), pattern.flags | re.ASCII)
-        else:
-            yield cast("re.Pattern[str]", pattern)
-    elif isinstance(value, list | tuple | set | frozenset):
+def leaves(value: object) -> Iterator[object]:
+    """Yield what is in a table, in whatever containers."""
+    if isinstance(value, dict):
+        value = [*cast("dict[object, object]", value).items()]
+    if isinstance(value, list | tuple | set | frozenset):
         for each in cast("Iterable[object]", value):
-            yield from patterns_in(each)
-    elif isinstance(value, dict):
-        yield from patterns_in(list(cast("dict[object, object]", value).values()))
+            yield from leaves(each)
+    else:
+        yield value
 
 
-def uses_in(tree: ast.Module) -> dict[str, set[str]]:
-    """Return the methods called on the variables of a module, also in a loop over one."""
-    loops: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.comprehension):
-            match node.target, node.iter:
-                case ast.Name(one), ast.Name(all_of_them):
-                    loops[one] = all_of_them
-                case _:
-                    pass
-    uses: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(ast.Name(variable), method) if method in METHODS:
-                uses.setdefault(loops.get(variable, variable), set()).add(method)
-            case _:
-                pass
-    return uses
+def as_text(found: object) -> re.Pattern[str] | None:
+    """Return the same expression, of characters; None if it is not one."""
+    if not isinstance(found, re.Pattern):
+        return None
+    pattern = cast("re.Pattern[str] | re.Pattern[bytes]", found)
+    text = pattern.pattern
+    if isinstance(text, bytes):
+        return re.compile(text.decode("latin-1"), pattern.flags | re.ASCII)
+    return re.compile(text, pattern.flags)
 
 
-def samples(pattern: str, flags: int, variants: int = 4) -> Iterator[list[str]]:
-    """Make texts that match, or nearly, in pieces: a `CUT` stands where something is repeated."""
-    tree = parser.parse(pattern, flags)
-    for variant in range(variants):
-        yield pieces_of(tree, variant)
+def uses_in(source: str, variable: str) -> set[str]:
+    """Return the methods that a module calls on a variable, also in a loop over it."""
+    names = [variable, *re.findall(rf"\bfor (\w+) in {variable}\b", source)]
+    called = re.findall(rf"\b(?:{'|'.join(names)})\.(\w+)", source)
+    return METHODS & set(called)
 
 
-def pieces_of(tree: Any, variant: int) -> list[str]:  # noqa: ANN401 - it has no public type
+def pieces_of(tree: Any, variant: int) -> list[str]:
+    """Make a text that matches, in pieces: a `CUT` stands where something is repeated."""
     pieces: list[str] = []
     for kind, value in tree:
         match str(kind):
@@ -218,92 +209,104 @@ def fits(char: str, choices: list[tuple[Any, Any]]) -> bool:
 
 
 def hostile_to(pattern: re.Pattern[str]) -> Iterator[Text]:
-    """Return texts that match up to a repetition, continue for long, and end in a mismatch."""
+    """Yield texts that match up to a repetition, continue for long, and end in a mismatch."""
     seen: set[tuple[str, str]] = set()
-    for pieces in samples(pattern.pattern, pattern.flags & ~re.UNICODE):
-        cuts = [0, *(place for place, piece in enumerate(pieces) if piece is CUT)]
-        for cut in cuts:
+    for variant in range(3):
+        pieces = pieces_of(parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE), variant)
+        for cut in (0, *(place for place, piece in enumerate(pieces) if piece is CUT)):
             before = "".join(piece for piece in pieces[:cut] if piece is not CUT)
             after = "".join(piece for piece in pieces[cut:] if piece is not CUT)
             seen.add((before, after))
     for before, after in sorted(seen):
         for unit in {*UNITS, after[:1], after[:2], after, before + after} - {""}:
-            yield Text(before, unit)
             yield Text(before, unit, "\0")
             yield Text(before, unit, after + "\0")
 
 
-def check_expression(name: str) -> None:
-    pattern, methods = EXPRESSIONS[name]
-    anchored = methods <= {"match", "fullmatch"}
-
-    def work(text: str) -> object:
-        if anchored:
-            return pattern.fullmatch(text)
-        return sum(1 for _ in pattern.finditer(text))
-
-    for text in hostile_to(pattern):
-        assert_linear(work, text)
+def finding(pattern: re.Pattern[str]) -> Work:
+    return lambda text: sum(1 for _ in pattern.finditer(text))
 
 
-# ---- headers ---------------------------------------------------------------------------------
+EXPRESSIONS = expressions()
 
 
-def words_in(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        yield from words_in(list(cast("dict[object, object]", value)))
-        yield from words_in(list(cast("dict[object, object]", value).values()))
-    elif isinstance(value, list | tuple | set | frozenset):
-        for each in cast("Iterable[object]", value):
-            yield from words_in(each)
+@pytest.mark.parametrize("third", range(3))
+def test_expressions_take_linear_time(third: int) -> None:
+    for known in ("quotas._ITEM", "dates._FORMS", "feed._NAME"):
+        assert any(known in name for name in EXPRESSIONS), known
+    slow_ones: list[str] = []
+    for name, (pattern, methods) in list(EXPRESSIONS.items())[third::3]:
+        work = pattern.fullmatch if methods <= {"match", "fullmatch"} else finding(pattern)
+        slow_ones += complaints({name: work}, hostile_to(pattern))
+    assert slow_ones == []
 
 
-def headers_of_all() -> list[str]:
-    """Return the names read from every server: words of the tables, alone and with a prefix."""
-    words: set[str] = set()
-    for found in pkgutil.iter_modules(aiothrottle.headers.__path__, "aiothrottle.headers."):
-        if ".vendor" not in found.name:
-            for value in vars(importlib.import_module(found.name)).values():
-                words |= {word.lower() for word in words_in(value) if len(word) < 40}
-    names = {
-        name
-        for word in words
-        for family in FAMILIES
-        for name in (word, f"{family}-{word}", f"{family}-{word}-day", f"{family}-day-{word}")
-    }
-    return sorted(name for name in names if is_read(name, None))
+# ---- headers -------------------------------------------------------------------------------------
 
 
-def headers_of(profile: Profile) -> list[str]:
-    names = set(profile.milliseconds)
-    for row in profile.limits:
-        if isinstance(row, Limit):
-            names |= row.headers
-        elif isinstance(row, Json):
-            names |= {row.header} - {""}
-        else:
-            for pieces in samples(row.header, 0, variants=12):
-                names.add("".join(piece for piece in pieces if piece is not CUT))
-    return sorted(name for name in names if is_read(name, profile))
-
-
-def is_read(name: str, profile: Profile | None) -> bool:
+def meaning_of(name: str, profile: Profile | None) -> str:
+    """Return kind, owner and field of a header; "" if it is not read."""
     found = (layouts() if profile is None else profile.layouts)[(name,)]
-    return any(lines for kind in collect(found, ["1"]).values() for lines in kind.values())
+    return str(found.places or "")
 
 
-def check_header(name: str, profile: Profile | None) -> None:
-    def work(text: str) -> object:
-        return parse_rate_limit(429, [(name, text)], NOW, None, profile)
+def headers_of(profile: Profile | None) -> list[str]:
+    """Return names of the corpus and the profiles: one for each meaning."""
+    found = {meaning_of(name, profile): name for name in map(str.lower, NAMES)}
+    if profile is None:  # one limit with a name is read like any other
+        found = {re.sub(r"'limit', '[^']*'", "limit", each): name for each, name in found.items()}
+    else:
+        found = {each: name for each, name in found.items() if each != meaning_of(name, None)}
+    return sorted(name for each, name in found.items() if each)
 
-    for beginning in PREFIXES:
-        for unit in UNITS:
-            assert_linear(work, Text(beginning, unit))
+
+def reading(name: str, profile: Profile | None) -> Work:
+    return lambda text: parse_rate_limit(429, [(name, text)], NOW, None, profile)
 
 
-# ---- bodies ----------------------------------------------------------------------------------
+HEADERS = headers_of(None)
+PROFILED = [profile for profile in PROFILES.values() if profile.limits or profile.milliseconds]
+IN_HEADERS = [(name, profile) for profile in PROFILED for name in headers_of(profile)]
+
+
+def test_headers_of_all_servers_take_linear_time() -> None:
+    known = {"retry-after", "date", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining-usd"}
+    assert known <= set(HEADERS)
+    works = {name: reading(name, None) for name in HEADERS}
+    assert complaints(works, TEXTS) == []
+
+
+def test_headers_of_profiles_take_linear_time() -> None:
+    assert len({profile.name for _, profile in IN_HEADERS}) > 30
+    works = {f"{name} of {each.name}": reading(name, each) for name, each in IN_HEADERS}
+    assert complaints(works, TEXTS[:: len(PREFIXES)]) == []
+
+
+def test_many_lines_and_long_names_take_linear_time() -> None:
+    changing = iter(range(10_000_000))  # names that no cache has
+    works: dict[str, Work] = {}
+    for vendor in ("", "Zendesk", "Salesforce", "Binance"):
+        for name in ("X-RateLimit-Limit", "x-ratelimit-remaining-{}", "RateLimit", "{}" * 999):
+
+            def work(text: str, name: str = name, vendor: str = vendor) -> object:
+                lines = [(name.format(*[next(changing)] * 999), "1;w=1") for _ in text]
+                return parse_rate_limit(429, lines, NOW, None, vendor)
+
+            works[f"{name[:40]} {vendor}"] = work
+    assert complaints(works, [Text("", "x")], 400) == []
+
+
+def sixty_lines(text: str) -> object:
+    return parse_rate_limit(429, [(name, text) for name in (2 * HEADERS)[:60]], NOW)
+
+
+def test_sixty_hostile_lines_are_parsed_quickly() -> None:
+    """As many as aiohttp takes, each of 8 kB."""
+    for text in TEXTS:
+        assert seconds_for(sixty_lines, text.of(LENGTH), runs=3) < 0.1, text
+
+
+# ---- bodies --------------------------------------------------------------------------------------
 
 # The places of text in a body: all of it, or some part of JSON.
 BODIES = [
@@ -312,145 +315,63 @@ BODIES = [
 ]
 
 
-def body_keys() -> list[str]:
-    body = importlib.import_module("aiothrottle.headers.body")
-    tables = [value for name, value in vars(body).items() if not name.startswith("__")]
-    return sorted({word for word in words_in(tables) if word.isalnum()})
+def reading_body(status: int) -> Work:
+    return lambda text: parse_rate_limit(status, [], NOW, text)
 
 
-def check_body(form: str) -> None:
-    before, after = (part.replace("{{", "{").replace("}}", "}") for part in form.split("{}"))
-    for status in (200, 429):
-
-        def work(text: str, status: int = status) -> object:
-            return parse_rate_limit(status, [], NOW, text)
-
-        for unit in UNITS:
-            assert_linear(work, Text(before, unit, after))
-            if unit[-1] == ",":
-                assert_linear(work, Text(before, unit))
+@pytest.mark.parametrize("status", [200, 429])
+def test_bodies_take_linear_time(status: int) -> None:
+    works = {"body": reading_body(status)}
+    for form in BODIES:
+        before, after = (part.replace("{{", "{").replace("}}", "}") for part in form.split("{}"))
+        texts = [Text(before, unit, end) for unit in UNITS for end in {after, ""}]
+        assert complaints(works, texts, 60_000) == []
 
 
-def check_key(key: str) -> None:
-    for unit in UNITS:
+def at_the_end_of(path: list[str], found: object, many: int) -> object:
+    """Return JSON with that at the path, which has so many members at its first star."""
+    if not path:
+        return found
+    step, *rest = path
+    if step != "*":
+        return {step: at_the_end_of(rest, found, many)}
+    return {f"a{i}": at_the_end_of(rest, found, 1) for i in range(many)}
 
-        def work(text: str) -> object:
-            return parse_rate_limit(429, [], NOW, json.dumps({key: text}))
 
-        assert_linear(work, Text("", unit))
+Read: TypeAlias = Callable[[object], object]
 
 
-def check_json(row: Json, profile: Profile) -> None:
+def reading_json(row: Json, profile: Profile) -> Read:
+    def read(data: object) -> object:
+        text = json.dumps(data)
+        headers = [(row.header, text)] if row.header else []
+        return parse_rate_limit(429, headers, NOW, text, profile)
+
+    return read
+
+
+def test_json_of_profiles_takes_linear_time() -> None:
     """Many members above many objects, and long ones."""
-    keys = [key for key in (row.limit, row.remaining, row.reset, row.window, row.wait) if key]
-    path = row.path.split(".") if row.path else []
+    slow_ones: list[str] = []
+    rows = [(row, each) for each in PROFILED for row in each.limits if isinstance(row, Json)]
+    for row, profile in rows:
+        keys = (row.limit, row.remaining, row.reset, row.window, row.wait)
+        names, path = [str(key) for key in keys if key], row.path.split(".") if row.path else []
+        read = reading_json(row, profile)
 
-    def at_the_end_of(path: list[str], found: object, many: int) -> dict[str, object]:
-        if not path:
-            return dict.fromkeys(map(str, keys), found)
-        step, *rest = path
-        if step != "*":
-            return {step: at_the_end_of(rest, found, many)}
-        return {f"a{i}": at_the_end_of(rest, found, 1) for i in range(many)}
+        def many(
+            text: str, path: list[str] = path, names: list[str] = names, read: Read = read
+        ) -> object:
+            found = at_the_end_of(path, dict.fromkeys(names, 1), len(text) // 300)
+            above: dict[str, object] = {f"b{i}": i for i in range(len(text) // 30)}
+            return read({**above, **cast("dict[str, object]", found)})
 
-    def many_objects(text: str) -> object:
-        above: dict[str, object] = {f"b{i}": i for i in range(len(text) // 30)}
-        return read_json(row, above | at_the_end_of(path, 1, len(text) // 300), profile)
+        def long(
+            text: str, path: list[str] = path, names: list[str] = names, read: Read = read
+        ) -> object:
+            return read(at_the_end_of(path, dict.fromkeys(names, text), 8))
 
-    def long_values(text: str) -> object:
-        return read_json(row, at_the_end_of(path, text, 8), profile)
-
-    assert_linear(many_objects, Text("", "x"))
-    for unit in UNITS:
-        assert_linear(long_values, Text("", unit))
-
-
-def read_json(row: Json, data: object, profile: Profile) -> object:
-    text = json.dumps(data)
-    if row.header:
-        return parse_rate_limit(429, [(row.header, text)], NOW, None, profile)
-    return parse_rate_limit(429, [], NOW, text, profile)
-
-
-# ---- all of them -----------------------------------------------------------------------------
-
-EXPRESSIONS = expressions()
-HEADERS = headers_of_all()
-PROFILED = [profile for profile in PROFILES.values() if profile.limits or profile.milliseconds]
-IN_JSON = [(row, one) for one in PROFILED for row in one.limits if isinstance(row, Json)]
-SUBJECTS: dict[str, Callable[[], None]] = {
-    **{f"expression {name}": partial(check_expression, name) for name in EXPRESSIONS},
-    **{f"header {name}": partial(check_header, name, None) for name in HEADERS},
-    **{
-        f"header {name} of {profile.name}": partial(check_header, name, profile)
-        for profile in PROFILED
-        for name in headers_of(profile)
-    },
-    **{f"body {form}": partial(check_body, form) for form in BODIES},
-    **{f"body with {key}": partial(check_key, key) for key in body_keys()},
-    **{
-        f"JSON {row.header or row.path} of {profile.name}": partial(check_json, row, profile)
-        for row, profile in IN_JSON
-    },
-}
-
-
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_time_grows_with_length(subject: str) -> None:
-    SUBJECTS[subject]()
-
-
-def test_everything_is_found() -> None:
-    """Introspection that finds nothing would let everything pass."""
-    assert any("quotas._ITEM" in name for name in EXPRESSIONS)
-    assert any("dates._FORMS" in name for name in EXPRESSIONS)
-    assert any("feed._NAME" in name for name in EXPRESSIONS)
-    known = {"retry-after", "date", "ratelimit", "ratelimit-policy", "x-ratelimit-limit-day"}
-    assert known <= set(HEADERS)
-    for profile in PROFILED:
-        assert headers_of(profile) or any(
-            isinstance(row, Json) and not row.header for row in profile.limits
-        )
-    assert {"retryafter", "retmsg"} <= set(body_keys())
-
-
-def test_no_expression_is_hidden_in_a_function() -> None:
-    """Only expressions compiled at the top of a module are found."""
-    for module in modules():
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            match node:
-                case ast.Attribute(ast.Name("re"), method):
-                    assert method not in METHODS, f"{module.__name__} uses re.{method}()"
-                case _:
-                    pass
-
-
-# ---- one response ----------------------------------------------------------------------------
-
-
-def test_sixty_hostile_lines_are_parsed_quickly() -> None:
-    """As many as aiohttp takes, each of 8 kB: of one name, or of all."""
-    values = [Text(beginning, unit).of(8000) for beginning in PREFIXES for unit in UNITS]
-    cases: list[tuple[str, Profile | None]] = [(name, None) for name in HEADERS]
-    cases += [(name, profile) for profile in PROFILED for name in headers_of(profile)]
-    for place, (name, profile) in enumerate(cases):
-        lines = [(name, values[(place * 7 + line) % len(values)]) for line in range(60)]
-        check_response(lines, profile)
-    for value in values:
-        check_response([(name, value) for name in HEADERS[::5][:60]], None)
-
-
-def test_sixty_long_names_are_parsed_quickly() -> None:
-    names = [f"x-ratelimit-{'a-' * 4000}{number}" for number in range(60)]
-    check_response([(name, "1") for name in names], PROFILES["Binance"])
-    quotas = ServerQuotas("at once", (), 60)
-    assert_quick(lambda: quotas.has_none(200, names))
-
-
-def check_response(lines: list[tuple[str, str]], profile: Profile | None) -> None:
-    assert_quick(lambda: parse_rate_limit(429, lines, NOW, None, profile))
-
-
-def assert_quick(work: Callable[[], object]) -> None:
-    if seconds_for(lambda _: work(), "") > 0.05:
-        assert seconds_for(lambda _: work(), "", runs=5) < 0.05
+        slow_ones += complaints({f"many, {profile.name}": many}, [Text("", "x")], 60_000)
+        texts = [Text("", unit) for unit in UNITS]
+        slow_ones += complaints({f"long, {profile.name}": long}, texts, 1000)
+    assert slow_ones == []

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from aiothrottle.headers.parse import parse_response
-from aiothrottle.headers.server_clock import ServerClock
-from tests.reporting_servers import express_legacy
+from aiothrottle.headers.values import ServerClock
+from tests.support.reporting_servers import express_legacy
 
 AHEAD = [0.0, 0.37, -3600.5, 7200.9]
 
@@ -26,17 +26,11 @@ def dates(ahead: float, seconds: float, latency: float = 0.02) -> list[tuple[flo
 
 
 @pytest.mark.parametrize("ahead", AHEAD)
-def test_clock_is_never_ahead_of_the_server(ahead: float) -> None:
+def test_clock_is_never_ahead_of_the_server_and_soon_exact(ahead: float) -> None:
     clock = ServerClock()
-    for _, date, arrived in dates(ahead, 600.0):
-        assert clock.earliest(date, arrived) <= arrived + ahead
-
-
-@pytest.mark.parametrize("ahead", AHEAD)
-def test_clock_is_exact_after_some_responses(ahead: float) -> None:
-    clock = ServerClock()
-    found = dates(ahead, 60.0)
+    found = dates(ahead, 600.0)
     behind = [arrived + ahead - clock.earliest(date, arrived) for _, date, arrived in found]
+    assert min(behind) >= 0.0
     assert max(behind[:5]) > 0.1
     assert max(behind[300:]) < 0.05
 
@@ -62,14 +56,3 @@ def test_epoch_reset_becomes_exact() -> None:
         errors.append(limits.reset_after - (float(headers["X-RateLimit-Reset"]) - arrived - 0.37))
     assert min(errors) >= 0.0
     assert max(errors[150:]) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("reset", "error"),
-    [("5", 1.0), ("5.25", 0.0), ("1800000005", 3.0), ("Fri, 15 Jan 2027 08:00:09 GMT", 3.0)],
-)
-def test_reset_error_depends_on_the_form(reset: str, error: float) -> None:
-    now = datetime.fromtimestamp(1_800_000_000, UTC)
-    headers = {"X-RateLimit-Remaining": "5", "X-RateLimit-Reset": reset}
-    assert parse_response(200, headers, now).reset_error == error
-    assert parse_response(200, {"X-RateLimit-Remaining": "5"}, now).reset_error == 0.0

@@ -5,16 +5,16 @@ the features that it needs. `MISSING` is the one table of features that an integ
 have; `lacking(...)` runs a test for these, so that no entry is there without a proof.
 """
 
-# ruff: noqa: ANN401 - clients and responses of three libraries
-
 import asyncio
+import gzip
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import httpx
@@ -33,12 +33,11 @@ from aiothrottle.aiohttp import (
     ThrottleMiddleware,
     throttled_session,
 )
-from aiothrottle.aiohttp.adapter import origin_of as aiohttp_origin
-from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.transport.adapter import origin_of as transport_origin
-from tests.misbehaving_server import MisbehavingServer
-from tests.serving import Handler, serving
-from tests.virtually import counts, turns
+from aiothrottle.aiohttp.adapter import without_resending
+from aiothrottle.hooks import Response
+from tests.support.misbehaving_server import MisbehavingServer
+from tests.support.serving import Handler, serving, until
+from tests.support.virtually import counts, turns
 
 ONCE = Retry(attempts=1)
 QUICK = Retry(attempts=4, backoff=0.001, pause_jitter=0)
@@ -84,51 +83,109 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class Stream(Protocol):
+@dataclass
+class Stream:
     """A response whose headers have arrived; a block around it ends it."""
 
     raw: Any
     status: int
+    read: Callable[[], Awaitable[bytes]]
+    chunks: Callable[[], AsyncIterator[bytes]]
+    leave: Callable[[], Awaitable[object]]
 
-    async def read(self) -> bytes: ...
-    def chunks(self) -> AsyncIterator[bytes]: ...
-    async def close(self) -> None: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
 
 
 class Options(NamedTuple):
     """How a request is sent."""
 
     body: object = None
+    json: object = None
     headers: Mapping[str, str] | None = None
     #: Seconds for the whole request or, in httpx, for each of its steps.
     timeout: float | None = None
-    #: Seconds until the next bytes of the response.
-    read_timeout: float | None = None
     redirects: bool = True
-    json: object = None
     throttle: Mapping[str, object] | None = None
 
 
-class Client(Protocol):
-    """A client of one integration; `raw` is the library's own."""
+def always(value: object) -> Callable[[object], Any]:
+    """Make a hook that returns the value."""
+    return lambda _: value
 
-    raw: Any
 
-    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
-        """Send a request, and return the response when its headers have arrived."""
-        ...
+async def cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def collected(chunks: AsyncIterator[bytes]) -> bytes:
     return b"".join([chunk async for chunk in chunks])
 
 
-async def send(client: Client, url: URL | str, method: str = "GET", **options: Any) -> Reply:
-    """Send a request and read its response."""
-    async with await client.open(url, method, Options(**options)) as stream:
-        return Reply(stream.status, await stream.read())
+async def body_of(response: Any) -> bytes:
+    """Read a response of any library."""
+    body: bytes = await (response.aread() if hasattr(response, "aread") else response.read())
+    return body
+
+
+class Client:
+    """A client of one integration; `raw` is the library's own."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    async def request(self, url: str, method: str, options: Options) -> Stream:
+        raise NotImplementedError
+
+    async def open(self, url: URL | str, method: str = "GET", **options: Any) -> Stream:
+        """Send a request, and return the response when its headers have arrived."""
+        return await self.request(str(url), method, Options(**options))
+
+    async def send(self, url: URL | str, method: str = "GET", **options: Any) -> Reply:
+        """Send a request and read its response."""
+        async with await self.open(url, method, **options) as stream:
+            return Reply(stream.status, await stream.read())
+
+
+class AiohttpClient(Client):
+    """Sends with a session of aiohttp."""
+
+    async def request(self, url: str, method: str, options: Options) -> Stream:
+        named = {"data": options.body, "json": options.json, "throttle": options.throttle}
+        response = await self.raw.request(
+            method,
+            url,
+            headers=options.headers,
+            timeout=ClientTimeout(options.timeout),
+            allow_redirects=options.redirects,
+            **{name: it for name, it in named.items() if it is not None},
+        )
+        leave = partial(response.__aexit__, None, None, None)
+        chunks = response.content.iter_any
+        return Stream(response, response.status, response.read, chunks, leave)
+
+
+class HttpxClient(Client):
+    """Sends with an `AsyncClient` of httpx or httpx2."""
+
+    async def request(self, url: str, method: str, options: Options) -> Stream:
+        request = self.raw.build_request(
+            method,
+            url,
+            content=options.body,
+            json=options.json,
+            extensions={} if options.throttle is None else {"aiothrottle": options.throttle},
+            headers=options.headers,
+            timeout=options.timeout,
+        )
+        response = await self.raw.send(request, stream=True, follow_redirects=options.redirects)
+        status, chunks = response.status_code, response.aiter_bytes
+        return Stream(response, status, response.aread, chunks, response.aclose)
 
 
 @dataclass
@@ -144,15 +201,23 @@ class Scene:
     tasks: list[asyncio.Task[Reply]] = field(default_factory=list[asyncio.Task[Reply]])
 
     async def send(self, path: str = "", method: str = "GET", **options: Any) -> Reply:
-        return await send(self.client, self.url.join(URL(path)), method, **options)
+        return await self.client.send(self.url.join(URL(path)), method, **options)
 
     def start(self, path: str = "", method: str = "GET", **options: Any) -> asyncio.Task[Reply]:
         """Send in a task, which is cancelled at the end of the scene."""
         self.tasks.append(asyncio.create_task(self.send(path, method, **options)))
         return self.tasks[-1]
 
+    @asynccontextmanager
+    async def queued(self, **options: Any) -> AsyncGenerator[asyncio.Task[Reply]]:
+        """Hold the slot, and start a request that waits for it."""
+        async with self.limiter.throttle():
+            task = self.start(**options)
+            await until(lambda: self.waiting)
+            yield task
+
     async def open(self, path: str = "", method: str = "GET", **options: Any) -> Stream:
-        return await self.client.open(self.url.join(URL(path)), method, Options(**options))
+        return await self.client.open(self.url.join(URL(path)), method, **options)
 
     @property
     def held(self) -> int:
@@ -165,8 +230,7 @@ class Scene:
 
     @property
     def paused_for(self) -> float:
-        seconds: float = self.limiter.statistics().paused_for
-        return seconds
+        return float(self.limiter.statistics().paused_for)
 
     def assert_granted(self, attempts: int) -> None:
         """Check that each attempt took a token, and that none holds a slot."""
@@ -174,141 +238,47 @@ class Scene:
         assert (self.limiter.statistics().granted, self.held) == (granted, 0)
 
 
-class _AiohttpStream:
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.raw: Any = response
-        self.status = response.status
-
-    async def read(self) -> bytes:
-        body: bytes = await self.raw.read()
-        return body
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        chunks: AsyncIterator[bytes] = self.raw.content.iter_any()
-        return chunks
-
-    async def close(self) -> None:
-        self.raw.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.raw.__aexit__(*exc_info)
-
-
-class AiohttpClient:
-    """Sends with a session of aiohttp."""
-
-    def __init__(self, session: ClientSession | ThrottledSession) -> None:
-        self.raw: Any = session
-
-    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
-        named = {"data": options.body, "json": options.json, "throttle": options.throttle}
-        more: dict[str, Any] = {name: it for name, it in named.items() if it is not None}
-        response = await self.raw.request(
-            method,
-            url,
-            headers=options.headers,
-            timeout=ClientTimeout(total=options.timeout, sock_read=options.read_timeout),
-            allow_redirects=options.redirects,
-            **more,
-        )
-        return _AiohttpStream(response)
-
-
-class _HttpxStream:
-    def __init__(self, response: Any) -> None:
-        self.raw = response
-        self.status: int = response.status_code
-
-    async def read(self) -> bytes:
-        body: bytes = await self.raw.aread()
-        return body
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        chunks: AsyncIterator[bytes] = self.raw.aiter_bytes()
-        return chunks
-
-    async def close(self) -> None:
-        await self.raw.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.raw.aclose()
-
-
-class HttpxClient:
-    """Sends with an `AsyncClient` of httpx or httpx2."""
-
-    def __init__(self, client: Any) -> None:
-        self.raw = client
-
-    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
-        seconds = options.timeout
-        request = self.raw.build_request(
-            method,
-            str(url),
-            content=options.body,
-            json=options.json,
-            extensions={} if options.throttle is None else {"aiothrottle": options.throttle},
-            headers=options.headers,
-            timeout=(seconds, options.read_timeout or seconds, seconds, seconds),
-        )
-        response = await self.raw.send(request, stream=True, follow_redirects=options.redirects)
-        return _HttpxStream(response)
-
-
 AnyLimiter = RateLimiter | KeyedRateLimiter
 _Start = Callable[..., AbstractAsyncContextManager[Client]]
 
 
-@asynccontextmanager
-async def _session(limiter: AnyLimiter, connections: int, **options: Any) -> AsyncGenerator[Client]:
-    connector = TCPConnector(limit=connections)
-    async with ThrottledSession(limiter, connector=connector, **options) as session:
-        yield AiohttpClient(session)
-
-
-@asynccontextmanager
-async def _both(limiter: AnyLimiter, connections: int, **options: Any) -> AsyncGenerator[Client]:
-    connector = TCPConnector(limit=connections)
-    async with throttled_session(limiter, connector=connector, **options) as session:
-        yield AiohttpClient(session)
-
-
-@asynccontextmanager
-async def _with(middleware: Any, connections: int) -> AsyncGenerator[Client]:
-    session = ClientSession(middlewares=[middleware], connector=TCPConnector(limit=connections))
-    # Else aiohttp would make attempts of its own.
-    async with without_resending(session):
-        yield AiohttpClient(session)
-
-
-def _throttle(
-    limiter: AnyLimiter, connections: int, **options: Any
-) -> AbstractAsyncContextManager[Client]:
-    return _with(ThrottleMiddleware(limiter, **options), connections)
-
-
-def _retry(_: AnyLimiter, connections: int, **options: Any) -> AbstractAsyncContextManager[Client]:
-    return _with(RetryMiddleware(**options), connections)
-
-
-# One for all: making one takes longer than most tests.
-_TLS = ssl.create_default_context()
-
-
-def _transport(library: Any, transport: Any) -> _Start:
+def _session(make: Callable[..., Any]) -> _Start:
     @asynccontextmanager
     async def start(
         limiter: AnyLimiter, connections: int, **options: Any
     ) -> AsyncGenerator[Client]:
+        connector = TCPConnector(limit=connections)
+        async with make(limiter, connector=connector, **options) as session:
+            yield AiohttpClient(session)
+
+    return start
+
+
+# Without resending: else aiohttp would make attempts of its own.
+def _throttling(limiter: AnyLimiter, *, connector: Any, **options: Any) -> ClientSession:
+    return _genuine(ThrottleMiddleware(limiter, **options), connector)
+
+
+def _retrying(_: AnyLimiter, *, connector: Any, **options: Any) -> ClientSession:
+    return _genuine(RetryMiddleware(**options), connector)
+
+
+def _genuine(middleware: Any, connector: Any) -> ClientSession:
+    return without_resending(ClientSession(middlewares=[middleware], connector=connector))
+
+
+# One for all: making one takes longer than most tests.
+TLS = ssl.create_default_context()
+
+
+def _transport(library: Any, module: Any) -> _Start:
+    @asynccontextmanager
+    async def start(
+        limiter: AnyLimiter, connections: int, *, transport: Any = None, **options: Any
+    ) -> AsyncGenerator[Client]:
         limits = library.Limits(max_connections=connections)
-        inner = library.AsyncHTTPTransport(verify=_TLS, limits=limits)
-        throttled = transport(limiter, transport=inner, **options)
+        inner = transport or library.AsyncHTTPTransport(verify=TLS, limits=limits)
+        throttled = module.ThrottledTransport(limiter, transport=inner, **options)
         async with library.AsyncClient(transport=throttled, timeout=None) as client:
             yield HttpxClient(client)
 
@@ -321,20 +291,15 @@ class Integration:
 
     name: str
     start: _Start
-    #: Makes the URL that the client gives to `key`, and its default key.
-    url: Callable[[str], Any]
-    origin: Callable[[str, Any], str]
+    #: Of a transport: the module of the client, and that of the transport.
+    library: Any = None
+    module: Any = None
 
     def has(self, feature: Feature) -> bool:
         return (self.name, feature) not in MISSING
 
     def client(
-        self,
-        limiter: AnyLimiter,
-        *,
-        connections: int = 1,
-        retry: Retry = QUICK,
-        **options: Any,
+        self, limiter: AnyLimiter, *, connections: int = 1, retry: Retry = QUICK, **options: Any
     ) -> AbstractAsyncContextManager[Client]:
         """Start a client, by default with one connection, so that a lost connection is noticed."""
         return self.start(limiter, connections, retry=retry, **options)
@@ -380,25 +345,25 @@ class Integration:
         ):
             yield server, scene
 
+    def mock(
+        self, respond: Callable[[Any], Any], **options: Any
+    ) -> AbstractAsyncContextManager[Scene]:
+        """Start a client of a transport whose responses are made by a function."""
+        mock = self.library.MockTransport(respond)
+        return self.scene(URL("http://host/"), [], transport=mock, **options)
+
 
 INTEGRATIONS = [
-    Integration("ThrottledSession", _session, URL, aiohttp_origin),
-    Integration("throttled_session", _both, URL, aiohttp_origin),
-    Integration("ThrottleMiddleware", _throttle, URL, aiohttp_origin),
-    Integration("RetryMiddleware", _retry, URL, aiohttp_origin),
-    Integration(
-        "httpx",
-        _transport(httpx, aiothrottle.httpx.ThrottledTransport),
-        httpx.URL,
-        transport_origin,
-    ),
-    Integration(
-        "httpx2",
-        _transport(httpx2, aiothrottle.httpx2.ThrottledTransport),
-        httpx2.URL,
-        transport_origin,
+    Integration("ThrottledSession", _session(ThrottledSession)),
+    Integration("throttled_session", _session(throttled_session)),
+    Integration("ThrottleMiddleware", _session(_throttling)),
+    Integration("RetryMiddleware", _session(_retrying)),
+    *(
+        Integration(library.__name__, _transport(library, module), library, module)
+        for library, module in [(httpx, aiothrottle.httpx), (httpx2, aiothrottle.httpx2)]
     ),
 ]
+SESSION, MIDDLEWARES = INTEGRATIONS[:2]
 
 
 def _parametrized(chosen: list[Integration]) -> pytest.MarkDecorator:
@@ -414,6 +379,13 @@ def every(*features: Feature) -> pytest.MarkDecorator:
 def lacking(feature: Feature) -> pytest.MarkDecorator:
     """Run a test for each integration that does not have the feature."""
     return _parametrized([each for each in INTEGRATIONS if not each.has(feature)])
+
+
+#: For what the one retry loop decides: a session and a transport.
+pair = _parametrized([SESSION, INTEGRATIONS[4]])
+#: For what aiohttp and what httpx do.
+sessions = _parametrized([SESSION, MIDDLEWARES])
+transports = _parametrized(INTEGRATIONS[4:])
 
 
 class Clock:
@@ -438,19 +410,74 @@ class Clock:
         await turns()
 
 
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "1000"})
-    await response.prepare(request)
-    await response.write(b"x" * 10)
+class Reader:
+    """A body reader that records what it gets, and returns a cost at the end of the whole body."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.ends: list[bool] = []
+
+    def feed(self, chunk: bytes, /) -> None:
+        assert chunk
+        assert not self.ends
+        self.chunks.append(chunk)
+
+    def end(self, *, complete: bool) -> Any:
+        self.ends.append(complete)
+        return 5 if complete else None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.chunks)
+
+
+class Readers(list[Reader]):
+    """A `settle` that has a reader for each response."""
+
+    def __call__(self, response: Response) -> Reader:
+        self.append(Reader())
+        self.statuses.append(response.status)
+        return self[-1]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: list[int] = []
+
+    @property
+    def ends(self) -> list[list[bool]]:
+        return [each.ends for each in self]
+
+
+async def cut(request: web.Request) -> web.Response:
+    """Cut the connection once all has been sent."""
     assert request.transport is not None
     request.transport.close()
-    return response
+    return web.Response()
 
 
-async def compressed_chunks(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.enable_compression()
-    await response.prepare(request)
-    for _ in range(3):
-        await response.write(b"x" * 1000)
-    return response
+def in_chunks(
+    *chunks: bytes, status: int = 200, then: Handler | None = None, **headers: str
+) -> Handler:
+    """Send a body in chunks, which ends with them, or do something else `then`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers=named)
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+            await asyncio.sleep(0)
+        await (response.write_eof() if then is None else then(request))
+        return response
+
+    return handle
+
+
+def in_form(body: bytes, form: str, status: int = 200, **headers: str) -> Handler:
+    """Send a body in a form such as "gzip, chunked"; without "chunked" it has its length."""
+    if "gzip" in form:
+        body, headers["Content_Encoding"] = gzip.compress(body), "gzip"
+    if "chunked" not in form:
+        headers["Content_Length"] = str(len(body))
+    pieces = [body[begin : begin + 2000] for begin in range(0, len(body), 2000)]
+    return in_chunks(*pieces, status=status, then=None, **headers)

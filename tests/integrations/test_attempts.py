@@ -1,156 +1,363 @@
-"""The attempts of one request: the cost of each, its outcome, and the delay of the next one."""
+"""The attempts of one request: when each is made, what it costs, and what ends them."""
 
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+from typing import Any
 
+import httpx
 import pytest
 
-from aiothrottle import AttemptThrottled, ThrottleError
-from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
-from aiothrottle.budget import RetryBudget, RetryQuota
-from aiothrottle.headers import ServerLimits
-from aiothrottle.retry import Retry
+from aiothrottle import AttemptThrottled, KeyedRateLimiter, RateLimiter, ThrottleTimeout
+from aiothrottle.events import Event, Paused, Retried
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.retry import Retry, RetryBudget, RetryQuota
+from tests.integrations.clients import always
+from tests.integrations.scripted import Script, Step
+from tests.support.virtually import turns, virtual
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-RETRY = Retry()
-ERROR = OSError("the connection is dead")
-
-
-def answered(status: int, *, throttled: bool = False, verdict: bool | None = None) -> Outcome[str]:
-    return Outcome("response", None, status, verdict=verdict, throttled=throttled)
-
-
-def test_success_refunds_the_cost_of_the_last_attempt() -> None:
-    quota = RetryQuota(RetryBudget(capacity=30, cost=14, throttled_cost=5, refund=1))
-    attempts = Attempts(Retry(), "GET", quota, "key")
-    assert attempts.start_next(answered(502), 0.5)
-    assert attempts.start_next(answered(429, throttled=True), 0.5)
-    assert (attempts.count, quota._spent) == (3, {"key": 19})
-    assert not attempts.start_next(answered(502), 0.5)
-    assert (attempts.count, quota._spent) == (3, {"key": 19})
-    attempts.finish(answered(200))
-    assert quota._spent == {"key": 14}
+A, B = "http://a/", "http://b/"
+#: Any drawn delay is a second, and so is any pause without a Retry-After.
+EXACT: dict[str, Any] = {
+    "jitter": "decorrelated",
+    "backoff": 1,
+    "max_backoff": 1,
+    "pause_jitter": 0,
+    "max_retry_after": 20,
+}
 
 
-@pytest.mark.parametrize(
-    "outcome", [answered(200, throttled=True), answered(503), failed(RETRY, ERROR)], ids=str
-)
-def test_failure_refunds_nothing(outcome: Outcome[str]) -> None:
-    quota = RetryQuota(RetryBudget())
-    quota.pay("key", throttled=False)
-    Attempts(Retry(), "GET", quota, "key").finish(outcome)
-    assert quota._spent == {"key": 14}
+def after(seconds: float) -> dict[str, str]:
+    return {"Retry-After": f"{seconds}"}
 
 
-def test_successful_first_attempt_adds_the_refund() -> None:
-    quota = RetryQuota(RetryBudget())
-    quota.pay(None, throttled=False)
-    Attempts(Retry(), "GET", quota).finish(answered(404))
-    assert quota._spent == {None: 13}
+def quota(remaining: int) -> dict[str, str]:
+    return {"RateLimit-Remaining": f"{remaining}", "RateLimit-Reset": "9"}
 
 
-def test_without_a_quota_only_the_number_limits() -> None:
-    attempts = Attempts(Retry(attempts=3), "GET", None)
-    attempts.finish(answered(200))
-    while attempts.delay(answered(502)) is not None:
-        assert attempts.start_next(answered(502), 0.0)
-    assert attempts.count == 3
+def half() -> float:
+    return 0.5
 
 
 @pytest.mark.parametrize(
-    ("method", "outcome", "retried"),
+    ("first", "delay", "any_method", "paused"),
     [
-        # A throttled request is retried with any method, also one known by its headers.
-        ("POST", answered(403, throttled=True), True),
-        ("POST", answered(429, throttled=True), True),
-        ("POST", answered(502), False),
-        ("GET", answered(502), True),
-        # The policy knows these two itself: its statuses may be without them.
-        ("POST", answered(503, throttled=True), False),
-        # What `should_retry` returned comes first.
-        ("GET", answered(403, throttled=True, verdict=False), False),
-        ("POST", answered(200, throttled=True, verdict=True), True),
+        # Throttled: the server did nothing, so any method is repeated, and other requests wait.
+        (429, 1, True, True),
+        (420, 1, True, True),
+        (529, 1, True, True),
+        ((429, after(7)), 7, True, True),
+        ((429, after(20)), 20, True, True),
+        ((429, after(20.5)), None, True, True),
+        # A wait of this one request is no pause, and none at all is not "as often as you can".
+        ((429, after(0)), 1, True, True),
+        ((429, after(0.01)), 1, True, True),
+        # The reset counts if no quota remains, and no Retry-After was sent.
+        ((429, quota(0)), 9, True, True),
+        ((429, {"RateLimit-Reset": "9"}), 9, True, True),
+        ((429, quota(5)), 1, True, True),
+        ((429, quota(0) | after(3)), 3, True, True),
+        # Throttled by its headers.
+        ((403, after(7)), 7, True, True),
+        ((403, quota(0)), 9, True, True),
+        ((503, after(7)), 7, True, True),
+        # The server may have begun.
+        (503, 1, False, False),
+        (502, 1, False, False),
+        ((502, after(7)), 7, False, False),
+        ((502, {"RateLimit-Reset": "9"}), 1, False, False),
+        (httpx.ConnectError("dead"), 1, False, False),
+        # No failure, or one that stays.
+        (403, None, True, False),
+        (404, None, True, False),
+        (500, None, True, False),
+        ((200, after(7)), None, True, False),
+        (httpx.LocalProtocolError("wrong"), None, True, False),
     ],
+    ids=str,
 )
-def test_throttled_request_is_retried_with_any_method(
-    method: str, outcome: Outcome[str], retried: bool
+@virtual
+async def test_delay_of_the_second_attempt(
+    first: Step, delay: float | None, any_method: bool, paused: bool
 ) -> None:
-    delay = Attempts(Retry(), method, None).delay(outcome)
-    assert (delay is not None) == retried
+    for method in ("GET", "POST"):
+        script, limiter = Script(first, 200), RateLimiter(concurrency_limit=1)
+        async with script.client(limiter, retry=Retry(**EXACT)) as client:
+            task = asyncio.create_task(client.request(method, A))
+            await turns(20)
+            assert bool(limiter.statistics().paused_for) == paused
+            await asyncio.wait([task])
+        retried = delay is not None and (any_method or method == "GET")
+        gaps = [b - a for a, b in itertools.pairwise(script.times)]
+        assert gaps == pytest.approx([delay] if retried else [])
+        if retried:
+            assert task.result().status_code == 200
 
 
-def test_delay_is_retry_after_or_a_growing_backoff() -> None:
-    attempts = Attempts(Retry(jitter="decorrelated", backoff=1, max_backoff=1000), "GET", None)
-    throttled = Outcome("response", None, 429, 7.0, throttled=True)
-    assert attempts.delay(throttled) == 7.0
-    assert attempts.start_next(throttled, 300.0)
-    assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) > 3.0
+@virtual
+async def test_pauses_double_and_all_delays_have_jitter() -> None:
+    script = Script(429, 429, 429, 429, 200)
+    retry = Retry(backoff=1, max_backoff=3, pause_jitter=0)
+    async with script.client(retry=retry) as client:
+        assert (await client.get(A)).status_code == 200
+    assert script.times == [0, 1, 3, 6, 9]
+    retry = Retry(attempts=3, jitter="decorrelated", backoff=1, max_backoff=100)
+    script = Script(502)
+    async with script.client(retry=retry) as client:
+        for _ in range(100):
+            await client.get(A)
+    first = [b - a for a, b in zip(script.times[::3], script.times[1::3], strict=True)]
+    second = [b - a for a, b in zip(script.times[1::3], script.times[2::3], strict=True)]
+    assert 1 <= min(first) < max(first) <= 3.001
+    assert 1 <= min(second) < 3 < max(second) <= 9.001
+    pauses: list[float] = []
+    limiter = RateLimiter()
+    limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)
+    async with Script((429, after(5))).client(limiter, retry=Retry(attempts=1)) as client:
+        for _ in range(10):
+            await client.get(A)
+    assert 5 <= min(pauses) < max(pauses) <= 5.5
 
 
-def test_result_is_the_response_or_the_error() -> None:
-    assert answered(200).result() == "response"
-    with pytest.raises(OSError, match="dead"):
-        failed(RETRY, ERROR).result()
+@virtual
+async def test_throttled_request_precedes_waiting_ones() -> None:
+    script = Script(429, 200)
+    limiter = RateLimiter(concurrency_limit=1)
+    others = {B: {"cost": 1}, "http://c/": {"priority": 1}}
+    async with script.client(limiter, retry=Retry(**EXACT)) as client:
+        given = [client.get(url, extensions={"aiothrottle": it}) for url, it in others.items()]
+        await asyncio.gather(client.get(A), *given)
+    # Its priority is added to that of its caller.
+    assert list(script.seen.items()) == [(A, 2), ("http://c/", 1), (B, 1)]
 
 
-def test_retry_after_of_an_outcome() -> None:
-    reported = ServerLimits(throttled=True, retry_after=3.0, reset_after=9.0, remaining=0)
-    assert failed(RETRY, ERROR, 429, reported) == Outcome(None, ERROR, 429, 3.0, throttled=True)
-    # Without a Retry-After: the reset, if no quota remains.
-    for limits, seconds in [
-        (reported._replace(retry_after=None), 9.0),
-        (reported._replace(retry_after=None, remaining=None), 9.0),
-        (reported._replace(retry_after=None, remaining=1), None),
-        (reported._replace(retry_after=None, throttled=False), None),
-        (reported._replace(throttled=False, remaining=1), 3.0),
-    ]:
-        assert failed(RETRY, ERROR, 429, limits).retry_after == seconds
-    assert failed(RETRY, ERROR) == Outcome(None, ERROR, None)
-
-
-@pytest.mark.parametrize("verdict", [True, False, None])
-async def test_should_retry_may_be_a_coroutine_function(verdict: bool | None) -> None:
-    async def later(_: object) -> bool | None:
-        return verdict
-
-    limits = ServerLimits(throttled=True, retry_after=2.0)
-    judges: list[Callable[[object], bool | Awaitable[bool | None] | None]] = [
-        later,
-        lambda _: verdict,
+@virtual
+async def test_each_retry_is_reported_to_listeners() -> None:
+    """Here of an exception that is retried only because it is given."""
+    events: list[Event] = []
+    limiter, error = RateLimiter(concurrency_limit=1), LookupError()
+    limiter.observe(events.append)
+    script = Script(error, (429, after(7)), 200, httpx.ConnectError("dead"))
+    retry = Retry(exceptions=(LookupError,), **EXACT)
+    async with script.client(limiter, retry=retry) as client:
+        await client.get(A)
+        with pytest.raises(httpx.ConnectError):
+            await client.get(A)
+    assert [event for event in events if isinstance(event, Retried)] == [
+        Retried(None, 2, 1, None, error),
+        Retried(None, 3, 7, 429, None),
     ]
-    for should_retry in judges:
-        outcome = await judge(Retry(should_retry=should_retry), "response", 200, limits)
-        throttled = verdict is not False
-        assert outcome == Outcome("response", None, 200, 2.0, verdict, throttled)
+    assert limiter.statistics().retries == 2
 
 
-async def test_without_should_retry_the_server_decides() -> None:
-    outcome = await judge(Retry(), "response", 200, ServerLimits())
-    assert outcome == Outcome("response", None, 200)
+@pytest.mark.parametrize("later", [False, True])
+@virtual
+async def test_verdict_of_should_retry_comes_first(later: bool) -> None:
+    cases: list[tuple[Step, bool | None, int]] = [
+        *((200, True, 2), (200, None, 1), ((429, after(1)), False, 1), (429, None, 2))
+    ]
+    for step, verdict, attempts in cases:
+
+        async def think(_: object, verdict: bool | None = verdict) -> bool | None:
+            await asyncio.sleep(0)
+            return verdict
+
+        script, limiter = Script(step), RateLimiter(concurrency_limit=1)
+        retry = Retry(attempts=2, should_retry=think if later else always(verdict), **EXACT)
+        async with script.client(limiter, retry=retry) as client:
+            await client.post(A)
+        assert len(script.times) == attempts, (step, verdict)
+        # True is a throttled response of any status, so other requests wait.
+        assert bool(limiter.statistics().paused_for) == (attempts == 2)
 
 
-def test_cause_is_the_outcome_before() -> None:
-    error = ThrottleError("no slot")
-    chain(error, None)
-    assert error.__cause__ is None
-    chain(error, Outcome(None, None, None))
-    assert error.__cause__ is None
-    chain(error, Outcome("response", None, 503, 7.0))
-    throttled = error.__cause__
-    assert isinstance(throttled, AttemptThrottled)
-    assert (throttled.status, throttled.retry_after) == (503, 7.0)
-    chain(error, failed(RETRY, ERROR))  # there is one
-    assert error.__cause__ is throttled
-    other = ThrottleError("no slot")
-    chain(other, failed(RETRY, ERROR, 429))
-    assert other.__cause__ is ERROR
+@virtual
+async def test_cause_that_is_known_further_in_is_kept() -> None:
+    script = Script(502, 503)
+    inner = ThrottledTransport(
+        RateLimiter("2/h"), transport=script, queue_timeout=1, retry=Retry(statuses={503})
+    )
+    around = ThrottledTransport(RateLimiter(), transport=inner, retry=Retry(statuses={502}))
+    async with httpx.AsyncClient(transport=around) as client:
+        with pytest.raises(ThrottleTimeout) as caught:
+            await client.get(A)
+    assert len(script.times) == 2
+    assert isinstance(cause := caught.value.__cause__, AttemptThrottled)
+    assert cause.status == 503
 
 
-def test_first_attempt_has_no_cost_and_no_delay() -> None:
-    quota = RetryQuota(RetryBudget(refund=0.5))
-    quota.pay("key", throttled=False)
-    Attempts(Retry(), "GET", quota, "key").finish(answered(200))
-    assert quota._spent == {"key": 13.5}
-    attempts = Attempts(Retry(jitter="decorrelated", backoff=0.25), "GET", None)
-    assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) <= 0.75
+# ---- the budget ----------------------------------------------------------------------------------
+
+
+async def attempts_of(client: httpx.AsyncClient, script: Script, url: str = A) -> int:
+    before = len(script.times)
+    await asyncio.gather(client.get(url), return_exceptions=True)
+    return len(script.times) - before
+
+
+@virtual
+async def test_retries_take_their_cost_and_successes_return_it() -> None:
+    budget = RetryBudget(capacity=28, cost=14, throttled_cost=5)
+    script = Script(502, 429, 502, 429)  # 14 + 5 of 28, and then 5 of the last 9
+    async with script.client(retry=Retry(attempts=9, budget=budget, **EXACT)) as client:
+        assert [await attempts_of(client, script) for _ in range(3)] == [3, 2, 1]
+    budget = RetryBudget(capacity=20, cost=10, throttled_cost=4)
+    script = Script(502, 429, 200, 502)
+    options: dict[str, Any] = {"retry": Retry(budget=budget, **EXACT)}
+    async with script.client(KeyedRateLimiter(concurrency_limit=1), **options) as client:
+        # The first one spends 14, and gets 4.
+        found = [await attempts_of(client, script, url) for url in (A, A, A, B, B)]
+    assert found == [3, 2, 1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("successes", "retries"),
+    [
+        ([200], 0),  # 1 of 10
+        ([200] * 9, 0),
+        # Answered, and no status that is retried.
+        *(([status] * 10, 1) for status in (200, 404, 500)),
+        ([504] * 10, 0),
+        ([*[200] * 5, httpx.LocalProtocolError("wrong"), *[200] * 4], 0),
+        ([*[200] * 9, 429], 0),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+@virtual
+async def test_success_refunds(successes: list[Step], retries: int) -> None:
+    budget = RetryBudget(capacity=10, cost=10, throttled_cost=10, refund=1)
+    script = Script(502, 502, *successes, 502)
+    async with script.client(retry=Retry(attempts=2, budget=budget, **EXACT)) as client:
+        found = [await attempts_of(client, script) for _ in ["", *successes, ""]]
+    assert (found[0], found[-1]) == (2, 1 + retries)
+
+
+def test_quotas_are_remembered_in_bounded_memory() -> None:
+    quota = RetryQuota(RetryBudget(capacity=10, cost=10, throttled_cost=0))
+
+    def fail(key: object) -> bool:
+        return quota.pay(key, throttled=False) is not None
+
+    assert fail("first")
+    for other in range(9_999):
+        assert fail(other)
+    # A key that is full again, or costs nothing, takes no place.
+    quota.refund(0, 10)
+    quota.refund("never failed", 1)
+    assert quota.pay("free", throttled=True) == 0
+    assert fail("last")
+    # The key that failed longest ago has a full quota again, one that fails now has not.
+    assert not fail("first")
+    assert fail("one more")
+    assert fail(1)
+    assert not fail("first")
+
+
+def test_budget_is_that_of_the_aws_sdks_and_validated() -> None:
+    budget = RetryBudget()
+    assert (budget.capacity, budget.cost, budget.throttled_cost, budget.refund) == (500, 14, 5, 1)
+    assert RetryBudget(capacity=0.5, cost=0).capacity == 0.5
+    for name in ("capacity", "cost", "throttled_cost", "refund"):
+        for value in ("1", -1, float("nan"), float("inf")):
+            options: dict[str, Any] = {name: value}
+            with pytest.raises(TypeError if value == "1" else ValueError, match=name):
+                RetryBudget(**options)
+
+
+# ---- the policy by itself ------------------------------------------------------------------------
+
+
+def test_delay_of_the_next_attempt() -> None:
+    table: dict[tuple[int, str, int | None, float | None], float | None] = {
+        # Half of 0.5 s, 1 s, 2 s.
+        (1, "GET", 429, None): 0.25,
+        (2, "GET", 429, None): 0.5,
+        (3, "POST", 529, None): 1.0,
+        # Only what may be executed twice.
+        **{(1, it, 502, None): 0.25 for it in ("HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")},
+        (1, "PATCH", 502, None): None,
+        (1, "POST", None, None): None,
+        # Too many attempts, or too long a wait.
+        (4, "GET", 429, 7.0): 7.0,
+        (5, "GET", 429, 7.0): None,
+        (1, "GET", 429, 120.0): 120.0,
+        (1, "GET", 429, 120.5): None,
+    }
+    for (attempt, method, status, wait), expected in table.items():
+        found = Retry().next_delay(attempt, method, status=status, retry_after=wait, uniform=half)
+        assert found == expected, (attempt, method, status, wait)
+
+
+def test_drawn_delay_is_bounded() -> None:
+    """By a doubled backoff or, with decorrelated jitter, by three times the last delay."""
+    full = Retry(attempts=10**9, backoff=1, max_backoff=5)
+    least = Retry(attempts=10**9, backoff=8, max_backoff=5)
+    decorrelated = Retry(attempts=10, backoff=1, max_backoff=20, jitter="decorrelated")
+    table: dict[tuple[Retry, int, float], tuple[float, float]] = {
+        **{(full, attempt, 0): (0, most) for attempt, most in {1: 1, 3: 4, 4: 5, 10**6: 5}.items()},
+        (least, 1, 0): (0, 5),
+        **{(decorrelated, 1, last): (1, 3) for last in (0, 0.5)},
+        **{(decorrelated, 1, last): (1, most) for last, most in {2: 6, 6: 18, 9: 20}.items()},
+    }
+    for (retry, attempt, previous), bounds in table.items():
+        options: dict[str, Any] = {"status": 429, "previous": previous}
+        shortest = retry.next_delay(attempt, "GET", uniform=lambda: 0.0, **options)
+        longest = retry.next_delay(attempt, "GET", uniform=lambda: 1.0, **options)
+        assert (shortest, longest) == bounds, (retry, attempt, previous)
+    assert len({Retry().next_delay(1, "GET", status=429) for _ in range(20)}) > 1
+
+
+def test_given_statuses_and_methods_are_used() -> None:
+    retry = Retry(statuses={418}, methods=["post"])
+    assert retry.next_delay(1, "POST", status=418, uniform=half) == 0.25
+    assert retry.next_delay(1, "GET", status=418, uniform=half) is None
+    assert retry.next_delay(1, "POST", status=429, retry_after=1.0) is None
+    # A verdict and an exception have no status.
+    assert retry.next_delay(1, "GET", status=200, throttled=True, retry_after=3.0) == 3
+    assert retry.next_delay(1, "POST", status=None, uniform=half) == 0.25
+    default, given, none = Retry(), Retry(throttled_statuses={429, 403}), set[int]()
+    by_status = {default: {420, 429, 529}, given: {403, 429}, Retry(throttled_statuses=none): none}
+    for retry, throttled in by_status.items():
+        found = {it for it in range(400, 600) if retry.is_throttled(it, reported=False)}
+        assert found == throttled
+        # A report counts where the status has no rule of its own.
+        found = {it for it in (403, 420, 429, 503, 529) if retry.is_throttled(it, reported=True)}
+        assert found == throttled | {403, 503}
+
+
+def test_retry_is_a_value_with_defaults() -> None:
+    statuses = [429, 503]
+    retry = Retry(statuses=statuses, methods=["get"], exceptions=(OSError, ValueError))
+    statuses.clear()
+    assert retry == Retry(statuses={429, 503}, methods={"GET"}, exceptions=(OSError, ValueError))
+    assert len({Retry(statuses=[429, 503]), Retry(statuses=(503, 429))}) == 1
+    default = Retry()
+    assert (default.attempts, default.backoff, default.max_backoff) == (5, 0.5, 30)
+    assert (default.max_retry_after, default.pause_jitter, default.jitter) == (120, 0.1, "full")
+    assert default.statuses == {429, 502, 503, 504}
+    assert (default.budget, default.exceptions, default.should_retry) == (None, None, None)
+    least = Retry(attempts=1, pause_jitter=0, exceptions=(), max_backoff=0.1, max_retry_after=0.1)
+    assert (least.attempts, least.pause_jitter, least.exceptions) == (1, 0, ())
+
+
+WRONG_TYPES: list[tuple[str, object]] = [
+    *(("attempts", 1.5), ("attempts", True), ("backoff", "1"), ("backoff", True)),
+    *(("statuses", "429"), ("statuses", 429), ("statuses", ["429"])),
+    *(("each of throttled_statuses", [True]), ("methods", "GET"), ("methods", [429])),
+    *(("budget", 500), ("should_retry", True), ("exceptions must be a tuple", OSError)),
+    *(("exceptions must be a tuple", [OSError]), ("exceptions", (BaseException,))),
+    ("exceptions", (OSError, "x")),
+]
+WRONG_VALUES: list[tuple[str, object]] = [
+    *(("attempts", 0), ("backoff", 0), ("max_backoff", 0), ("max_backoff", float("nan"))),
+    *(("max_retry_after", float("inf")), ("pause_jitter", float("inf")), ("jitter", "none")),
+    ("pause_jitter must be a finite number, 0 or more", -0.1),
+]
+
+
+def test_wrong_argument_is_named() -> None:
+    for error, wrong in ((TypeError, WRONG_TYPES), (ValueError, WRONG_VALUES)):
+        for text, value in wrong:
+            name = text.removeprefix("each of ").partition(" ")[0]
+            options: dict[str, Any] = {name: value}
+            with pytest.raises(error, match=text):
+                Retry(**options)

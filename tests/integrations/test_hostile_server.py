@@ -1,110 +1,115 @@
 """What a server sends to do harm: no crash, no sleep without bound, no busy loop, no memory.
 
-Bodies that never end or unpack to gigabytes are in `test_matrix_retries.py`.
+Any other server gets what it asks for. Bodies that never end or unpack to gigabytes are in
+`test_matrix_retries.py`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter
+from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry
-from tests.integrations.clients import Feature, Integration, Scene, every
-from tests.misbehaving_server import MisbehavingServer
+from aiothrottle.events import Paused
+from tests.integrations.clients import Feature, Integration, every, pair
+from tests.integrations.scripted import Script
+from tests.support.virtually import now, virtual
 
-LIMITS, RETRIES = Feature.LIMITS, Feature.RETRIES
-ATTEMPTS, LONGEST = 3, 30.0
-RETRY = Retry(attempts=ATTEMPTS, backoff=0.001, max_backoff=0.01, max_retry_after=LONGEST)
+ATTEMPTS, LONGEST, LONGEST_PAUSE = 3, 30.0, 40.0
+RETRY = Retry(
+    attempts=ATTEMPTS,
+    backoff=0.001,
+    max_backoff=0.01,
+    max_retry_after=LONGEST,
+    max_pause=LONGEST_PAUSE,
+    pause_jitter=0,
+)
 
 FAR = ["1000000000000", "9" * 60, "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT", "31"]
+#: Of each kind that `test_header_fuzz.py` has.
 GARBAGE = [
-    *("", " ", "-1", "-1000000000000", "NaN", "inf", "-inf", "1e999", "1e3", "0x10", "1_0", "+1"),
-    *("x" * 5000, "Fri, 31 Feb 2026 00:00:00 GMT", "Thu, 01 Jan 0000 00:00:00 GMT"),
-    *("Thu, 01 Jan 1970 00:00:00 +99999999", "Thu, 01 Jan 99999999999 00:00:00 GMT", ", , , , ,"),
-    *("%s%n{0}${x}", "\x1b[31mred", "\xff\xfe", "__import__('os')", "1;q=2", "(" * 4000),
-    *("0, 0", "soon"),
+    *("", "-1000000000000", "NaN", "inf", "1e999", "0x10", "x" * 5000, "\x1b[31mred", "\xff\xfe"),
+    *("Fri, 31 Feb 2026 00:00:00 GMT", "Thu, 01 Jan 99999999999 00:00:00 GMT", ", , , , ,", "0"),
+    *("Thu, 01 Jan 1970 00:00:00 GMT", "0.01\r\nRetry-After: 0.02\r\nRetry-After: -1"),
 ]
-PAST = ["0", "0.0", "Thu, 01 Jan 1970 00:00:00 GMT", "Thu, 01 Jan 1970 00:00:00 -0000"]
+DATES = ["x" * 5000, "", "Thu, 01 Jan 0001 00:00:00 GMT", "Mon, 01 Jan 1 00:00:00 -9999"]
 
 
-@asynccontextmanager
-async def throttling(
-    integration: Integration,
-    *headers: str,
-    **options: Any,  # noqa: ANN401 - those of a client
-) -> AsyncGenerator[tuple[MisbehavingServer, Scene]]:
-    """Start a server whose `/throttled` throttles every request with these headers."""
-    async with (
-        integration.misbehave(retry=RETRY, **options) as (server, at),
-        asyncio.timeout(20),
-    ):
-        server.retry_after = "".join(f"{header}\r\n" for header in headers)
-        yield server, at
+async def attempts_and_pause(integration: Integration, retry_after: str) -> tuple[int, float]:
+    """Be throttled with this header; return the attempts and the seconds of the pause."""
+    async with asyncio.timeout(20), integration.misbehave(retry=RETRY) as (server, at):
+        server.retry_after = f"Retry-After: {retry_after}\r\n"
+        assert (await at.send("throttled")).status == 429
+        return server.hits["/throttled"], at.paused_for
 
 
-@pytest.mark.parametrize("value", FAR, ids=lambda value: value[:30])
 @every()
-async def test_distant_retry_after_ends_the_attempts(integration: Integration, value: str) -> None:
-    async with throttling(integration, f"Retry-After: {value}") as (server, at):
-        assert (await at.send("throttled")).status == 429
-        assert server.hits["/throttled"] == 1
-        assert (LONGEST - 1 < at.paused_for <= LONGEST) == integration.has(LIMITS)
+async def test_distant_retry_after_ends_the_attempts(integration: Integration) -> None:
+    for value in [*FAR, *(f"{FAR[3]}\r\nDate: {date}" for date in DATES)]:
+        attempts, pause = await attempts_and_pause(integration, value)
+        longest = 31 if value == "31" else LONGEST_PAUSE
+        assert attempts == 1, value
+        assert (longest - 1 < pause <= longest) == integration.has(Feature.LIMITS), value
 
 
-@pytest.mark.parametrize("value", [*GARBAGE, *PAST], ids=lambda value: ascii(value)[:30])
-@every(RETRIES)
+@pair
 async def test_garbage_in_retry_after_is_ignored(
-    integration: Integration, value: str, caplog: pytest.LogCaptureFixture
+    integration: Integration, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with throttling(integration, f"Retry-After: {value}") as (server, at):
-        assert (await at.send("throttled")).status == 429
-        assert server.hits["/throttled"] == ATTEMPTS
-        assert at.paused_for < 1
+    for value in GARBAGE:
+        attempts, pause = await attempts_and_pause(integration, value)
+        assert (attempts, pause < 1) == (ATTEMPTS, True), value
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@every(RETRIES)
-async def test_repeated_retry_after_headers_are_not_summed(integration: Integration) -> None:
-    values = ["0.01", "0.02", "x" * 5000, "-1"]
-    async with throttling(integration, *(f"Retry-After: {value}" for value in values)) as (
-        server,
-        at,
-    ):
-        assert (await at.send("throttled")).status == 429
-        assert server.hits["/throttled"] == ATTEMPTS
+# ---- what other servers ask for ------------------------------------------------------------------
+
+SPENT = {"RateLimit-Limit": "100", "RateLimit-Remaining": "0", "RateLimit-Reset": "2400"}
 
 
 @pytest.mark.parametrize(
-    "date", ["x" * 5000, "", "Thu, 01 Jan 0001 00:00:00 GMT", "Mon, 01 Jan 1 00:00:00 -9999"]
+    ("status", "headers", "seconds", "reason"),
+    [
+        (200, SPENT, 2400, "quota"),
+        (429, SPENT, 2400, "quota"),
+        (429, {"Retry-After": "600"}, 600, "retry-after"),
+        (503, {"Retry-After": "600"}, 600, "retry-after"),
+        (429, {"Retry-After": "90000"}, 3600, "retry-after"),
+        (200, {**SPENT, "RateLimit-Reset": "90000"}, 3600, "quota"),
+    ],
+    ids=str,
 )
-@every(RETRIES)
-async def test_garbage_in_date_does_no_harm(integration: Integration, date: str) -> None:
-    later = "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"
-    async with throttling(integration, later, f"Date: {date}") as (server, at):
-        assert (await at.send("throttled")).status == 429
-        assert server.hits["/throttled"] == 1
-        assert at.paused_for <= LONGEST
-
-
-@every(RETRIES)
-async def test_throttling_at_once_makes_no_busy_loop(integration: Integration) -> None:
-    async with throttling(integration, "Retry-After: 0") as (server, at):
-        replies = await asyncio.gather(*(at.send("throttled") for _ in range(50)))
-        assert [reply.status for reply in replies] == [429] * 50
-        assert server.hits["/throttled"] <= 50 * ATTEMPTS
-
-
-@every(LIMITS)
-async def test_many_throttled_responses_do_not_lengthen_the_pause(
-    integration: Integration,
+@virtual
+async def test_limiter_stops_for_as_long_as_the_server_asked(
+    status: int,
+    headers: dict[str, str],
+    seconds: float,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    far = "Retry-After: 1000000000000"
-    options: dict[str, Any] = {"limiter": RateLimiter(concurrency_limit=20), "connections": 20}
-    async with throttling(integration, far, **options) as (_, at):
-        replies = await asyncio.gather(*(at.send("throttled") for _ in range(20)))
-        assert [reply.status for reply in replies] == [429] * 20
-        assert at.paused_for <= LONGEST
+    caplog.set_level(logging.INFO, "aiothrottle")
+    limiter = RateLimiter("1000/s")
+    paused: list[Paused] = []
+    limiter.observe(lambda event: paused.append(event) if isinstance(event, Paused) else None)
+    async with Script((status, headers)).client(limiter, retry=Retry(pause_jitter=0)) as client:
+        assert (await client.get("http://a/")).status_code == status
+        with pytest.raises(ThrottleTimeout) as caught:
+            await client.get("http://a/", extensions={"aiothrottle": {"timeout": 1}})
+    assert now() == 0  # the request itself does not wait for the reset
+    assert caught.value.retry_after == pytest.approx(seconds, abs=2)
+    (event,) = paused
+    assert event.reason == reason
+    assert event.seconds == pytest.approx(seconds, abs=2)
+    (message,) = caplog.messages
+    assert "until" in message
+    assert "the server" in message
+
+
+@virtual
+async def test_reported_window_is_bounded() -> None:
+    limiter = RateLimiter(rate_limit="server", concurrency_limit=2)
+    policy = {"RateLimit-Policy": '"a";q=1;w=2678400'}
+    async with Script((200, policy)).client(limiter) as client:
+        await client.get("http://a/")
+    assert 3000.0 < (await limiter.peek()).retry_after <= 3700.0

@@ -3,193 +3,71 @@
 The behaviour that they share with the other integrations is specified in `test_matrix_*.py`.
 """
 
-# ruff: noqa: ANN401 - clients and responses of one library or of the other
-
 import asyncio
 import contextlib
 import gc
 import io
-import random
 import ssl
 import subprocess
 import sys
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+from unittest.mock import MagicMock
 
-import httpx
-import httpx2
 import pytest
 from aiohttp import web
-from yarl import URL
 
-import aiothrottle.httpx
-import aiothrottle.httpx2
-import aiothrottle.transport.adapter
 from aiothrottle import RateLimiter
 from aiothrottle.retry import Retry
-from aiothrottle.testing import RateLimitedServer
-from tests.integrations.clients import compressed_chunks, cut_off
-from tests.serving import Handler, answer, endless, in_flight, serving, until
-from tests.virtually import turns
+from tests.integrations.clients import (
+    INTEGRATIONS,
+    ONCE,
+    TLS,
+    HttpxClient,
+    Integration,
+    Readers,
+    Scene,
+    transports,
+)
+from tests.support.serving import answer, endless, in_flight, until
+from tests.support.virtually import turns, virtual
 
-QUICK = Retry(backoff=0.001)
-ONCE = Retry(attempts=1)
-
-
-class Lib(NamedTuple):
-    """A library, and the transport for it."""
-
-    httpx: Any
-    transport: Any
-
-    def client(self, limiter: object, *, retry: Retry = QUICK, **options: Any) -> Any:
-        """Make a client with one connection, so that a lost connection is noticed."""
-        limits = self.httpx.Limits(max_connections=1)
-        inner = options.pop("transport", None) or self.sender(limits=limits)
-        transport = self.transport(limiter, transport=inner, retry=retry, **options)
-        return self.httpx.AsyncClient(transport=transport, timeout=5)
-
-    def sender(self, **options: Any) -> Any:
-        # One for all: making one takes longer than most tests.
-        return self.httpx.AsyncHTTPTransport(**{"verify": CONTEXT, **options})
-
-    def mock(self, handler: Callable[[Any], Any]) -> Any:
-        return self.httpx.MockTransport(handler)
-
-
-CONTEXT = ssl.create_default_context()
-LIBS = {
-    "httpx": Lib(httpx, aiothrottle.httpx.ThrottledTransport),
-    "httpx2": Lib(httpx2, aiothrottle.httpx2.ThrottledTransport),
-}
-
-
-@pytest.fixture(params=LIBS)
-def lib(request: pytest.FixtureRequest) -> Lib:
-    return LIBS[request.param]
-
-
-ERRORS = (httpx.HTTPError, httpx2.HTTPError)
-kept: list[Any] = []
-
+OTHER = dict(zip(INTEGRATIONS[4:], INTEGRATIONS[:3:-1], strict=True))
 
 # ---- the slot ----------------------------------------------------------------------------------
 
 
-async def get_whole(client: Any, url: str) -> None:
-    assert (await client.get(url)).text == "body"
-
-
-async def get_cut_off(client: Any, url: str) -> None:
-    with pytest.raises(ERRORS):
-        await client.get(url)
-
-
-async def fail_and_keep_the_response(client: Any, url: str) -> None:
-    response = await client.send(client.build_request("GET", url), stream=True)
-    with pytest.raises(ERRORS):
-        async for _ in response.aiter_raw():
-            pass
-    kept.append(response)
-
-
 @pytest.mark.uvloop
-@pytest.mark.parametrize(
-    ("handler", "use"),
-    [(answer(), get_whole), (cut_off, get_cut_off), (cut_off, fail_and_keep_the_response)],
-)
-async def test_ended_response_returns_slot_and_connection(
-    lib: Lib, handler: Handler, use: Callable[[Any, str], Awaitable[None]]
-) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(handler, answer()) as (url, _), lib.client(limiter, retry=ONCE) as client:
-        await use(client, str(url))
-        assert not in_flight(limiter)
-        assert (await client.get(str(url))).text == "body"
-    kept.clear()
-
-
-@pytest.mark.uvloop
-@pytest.mark.parametrize("half_read", [False, True])
-@pytest.mark.parametrize("thread", [False, True])
-async def test_dropped_response_returns_slot_and_connection(
-    lib: Lib, half_read: bool, thread: bool
-) -> None:
-    asyncio.get_running_loop().set_debug(thread)  # it checks what the thread calls
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
-        box = [await client.send(client.build_request("GET", str(url)), stream=True)]
-        if half_read:
-            box.append(box[0].aiter_raw())
-            await anext(box[1])
+@pytest.mark.usefixtures("no_automatic_collection")
+@transports
+async def test_response_dropped_in_a_thread_frees_its_slot(integration: Integration) -> None:
+    asyncio.get_running_loop().set_debug(True)  # it checks what the thread calls
+    async with integration.serve(endless, answer()) as at:
+        box = [await at.open()]
 
         def drop() -> None:
             box.clear()
             gc.collect()
 
-        gc.disable()
-        try:
-            if thread:
-                await asyncio.to_thread(drop)
-            else:
-                drop()
-        finally:
-            gc.enable()
-        await until(lambda: not in_flight(limiter))
-        assert (await client.get(str(url))).text == "body"
+        await asyncio.to_thread(drop)
+        await until(lambda: not at.held)
+        assert (await at.send()).body == b"body"
 
 
 @pytest.mark.usefixtures("no_automatic_collection")
-async def test_abandoned_stream_in_a_cycle_returns_its_slot(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
+@transports
+async def test_abandoned_stream_in_a_cycle_returns_its_slot(integration: Integration) -> None:
+    async with integration.serve(endless, answer()) as at:
 
         async def leave_early() -> None:
-            response = await client.send(client.build_request("GET", str(url)), stream=True)
+            response = (await at.open()).raw
             response.itself = response
             async for _ in response.aiter_raw():
                 break
 
         await leave_early()
         async with asyncio.timeout(10):
-            assert (await client.get(str(url))).text == "body"
-
-
-def test_response_collected_after_its_loop_returns_its_slot(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-
-    async def body() -> AsyncIterator[bytes]:
-        yield b""
-
-    async def main() -> Any:
-        client = lib.client(limiter, transport=lib.mock(lambda _: respond(lib, content=body())))
-        return await client.send(client.build_request("GET", "http://host/"), stream=True)
-
-    response = asyncio.run(main())
-    assert in_flight(limiter)
-    del response
-    gc.collect()
-    assert not in_flight(limiter)
-
-
-def respond(lib: Lib, status: int = 200, **options: Any) -> Any:
-    return lib.httpx.Response(status, **options)
-
-
-@pytest.mark.uvloop
-async def test_closed_client_holds_no_slot(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=2)
-    async with serving(endless) as (url, _):
-        for method in ("aclose", "__aexit__"):
-            client = lib.client(limiter)
-            response = await client.send(client.build_request("GET", str(url)), stream=True)
-            assert in_flight(limiter)
-            await (client.aclose() if method == "aclose" else client.__aexit__())
-            assert not in_flight(limiter)
-            await response.aclose()
+            assert (await at.send()).body == b"body"
 
 
 async def some_body() -> AsyncIterator[bytes]:
@@ -201,149 +79,124 @@ async def failing_body() -> AsyncIterator[bytes]:
     raise LookupError
 
 
-def closing_with(
-    lib: Lib,
-    aclose: Callable[[], Awaitable[None]],
+def responding(
+    integration: Integration,
+    status: int = 200,
     body: Callable[[], AsyncIterator[bytes]] = some_body,
-) -> Any:
-    """Make a transport whose responses have this `aclose`."""
+    aclose: Callable[[], Awaitable[None]] | None = None,
+    **options: Any,
+) -> Callable[[object], Any]:
+    """Return what makes a response with this body, whose stream has this `aclose`."""
 
-    def handle(_: Any) -> Any:
-        response = respond(lib, content=body())
-        response.stream.aclose = aclose
+    def respond(_: object) -> Any:
+        response = integration.library.Response(status, content=body(), **options)
+        if aclose is not None:
+            response.stream.aclose = aclose
         return response
 
-    return lib.mock(handle)
+    return respond
+
+
+@transports
+def test_response_collected_after_its_loop_returns_its_slot(integration: Integration) -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+
+    async def main() -> Any:
+        mock = integration.library.MockTransport(responding(integration))
+        transport = integration.module.ThrottledTransport(limiter, transport=mock)
+        client = HttpxClient(integration.library.AsyncClient(transport=transport))
+        return await client.open("http://host/")
+
+    response = asyncio.run(main())
+    assert in_flight(limiter)
+    del response
+    gc.collect()
+    assert not in_flight(limiter)
+
+
+@pytest.mark.uvloop
+@pytest.mark.parametrize("method", ["aclose", "__aexit__"])
+@transports
+async def test_closed_client_holds_no_slot(integration: Integration, method: str) -> None:
+    async with integration.serve(endless) as at, await at.open():
+        assert at.held
+        await getattr(at.client.raw, method)()
+        assert not at.held
 
 
 @pytest.mark.parametrize("body", [some_body, failing_body])
-async def test_response_is_closed_once(lib: Lib, body: Callable[[], AsyncIterator[bytes]]) -> None:
+@transports
+@virtual
+async def test_response_is_closed_once(
+    integration: Integration, body: Callable[[], AsyncIterator[bytes]]
+) -> None:
     closed: list[int] = []
 
-    async def count() -> None:
+    async def aclose() -> None:
         closed.append(1)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(2)
 
-    transport = closing_with(lib, count, body)
-    async with lib.client(
-        RateLimiter(concurrency_limit=1), transport=transport, max_hold=0.005
-    ) as client:
+    async with integration.mock(responding(integration, 200, body, aclose), max_hold=1) as at:
+        task = at.start()
+        await asyncio.sleep(1)
+        assert at.held  # until the closing has ended
         with contextlib.suppress(LookupError):
-            assert (await client.get("http://host/")).text == "body"
-        await asyncio.sleep(0.01)
+            assert (await task).body == b"body"
+        assert not at.held
+        await asyncio.sleep(2)
         assert closed == [1]
 
 
-async def test_closed_stream_is_not_kept_until_max_hold(lib: Lib) -> None:
-    streams = weakref.WeakSet[Any]()
-
-    def handle(_: Any) -> Any:
-        response = respond(lib, content=some_body())
-        streams.add(response.stream)
-        return response
-
-    limiter = RateLimiter(concurrency_limit=1)
-    async with lib.client(limiter, transport=lib.mock(handle), max_hold=1000) as client:
-        assert (await client.get("http://host/")).text == "body"
-        await turns(2)
-        gc.collect()
-        assert not streams
-
-
-async def test_slot_is_returned_once_closing_has_ended(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    closed = asyncio.Event()
-
-    async def wait() -> None:
-        await closed.wait()
-
-    async with lib.client(limiter, transport=closing_with(lib, wait)) as client:
-        task = asyncio.create_task(client.get("http://host/"))
-        await turns(20)
-        assert in_flight(limiter)
-        closed.set()
-        assert (await task).text == "body"
-        assert not in_flight(limiter)
-
-
-async def test_error_in_closing_raises_and_returns_the_slot(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
+@transports
+async def test_error_in_closing_raises_and_returns_the_slot(integration: Integration) -> None:
     logged: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
 
-    async def fail() -> None:
+    async def aclose() -> None:
         raise LookupError
 
-    transport = closing_with(lib, fail)
-    async with lib.client(limiter, transport=transport, max_hold=0.001) as client:
+    respond = responding(integration, aclose=aclose)
+    async with integration.mock(respond, max_hold=0.001) as at:
         with pytest.raises(LookupError):
-            await client.get("http://host/")
-        assert not in_flight(limiter)
-        kept.append(await client.send(client.build_request("GET", "http://host/"), stream=True))
-        assert in_flight(limiter)
-        await until(lambda: not in_flight(limiter))
-    kept.clear()
+            await at.send()
+        assert not at.held
+        response = await at.open()
+        assert at.held
+        await until(lambda: not at.held)
+        del response
     await turns(3)
     gc.collect()
     assert logged == []
 
 
-@pytest.mark.parametrize("status", [200, 429])
-async def test_response_that_arrives_closed_holds_no_slot(lib: Lib, status: int) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    mock = lib.mock(lambda _: respond(lib, status, json={"a": 1}))
-    async with lib.client(
-        limiter, transport=mock, retry=Retry(attempts=2, backoff=0.001)
-    ) as client:
-        for _ in range(2):
-            assert (await client.get("http://host/")).json() == {"a": 1}
-            assert not in_flight(limiter)
+@pytest.mark.parametrize("status", [200, 429, 101])
+@transports
+async def test_closed_response_holds_no_slot(integration: Integration, status: int) -> None:
+    """What was closed unread is settled as such."""
+    closed: Any = integration.library.Response(status, text="body")
+    unread = responding(integration, status)(None)
+    await unread.aclose()
+    readers = Readers()
+    script = [responding(integration, 101)(None)] if status == 101 else [closed, unread]
+
+    def respond(_: object) -> Any:
+        return script.pop(0)
+
+    # For a websocket `should_retry` is not called.
+    retry = Retry(attempts=2, should_retry=lambda _: True) if status == 101 else ONCE
+    async with integration.mock(respond, retry=retry, settle=readers) as at:
+        async with await at.open() as stream:
+            assert (stream.status, at.held) == (status, 0)
+            assert await stream.read() == b"body"
+        if status == 200:
+            assert (await at.open()).raw.is_closed
+            assert (readers[0].body, readers.ends) == (b"body", [[True], [False]])
+        at.assert_granted(2 if status == 200 else 1)
 
 
-async def test_websocket_holds_its_slot_for_the_handshake(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-
-    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
-        )
-        await reader.read()
-
-    headers = {"Connection": "upgrade", "Upgrade": "x"}
-    async with (
-        raw_server(switch) as url,
-        lib.client(limiter) as client,
-        client.stream("GET", url, headers=headers) as response,
-    ):
-        assert response.status_code == 101
-        assert not in_flight(limiter)
-
-
-@asynccontextmanager
-async def raw_server(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    context: ssl.SSLContext | None = None,
-) -> AsyncGenerator[str]:
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.add(writer)
-        await handle(reader, writer)
-        writer.close()
-        await writer.wait_closed()
-        writers.remove(writer)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        yield f"{'http' if context is None else 'https'}://127.0.0.1:{port}/"
-    await until(lambda: not writers)
-
-
-async def test_request_cancelled_at_any_turn_returns_its_slot(lib: Lib) -> None:
+@transports
+async def test_request_cancelled_at_any_turn_returns_its_slot(integration: Integration) -> None:
     # No sockets: httpx 0.28 itself loses a connection that is cancelled at certain turns.
-    limiter = RateLimiter(concurrency_limit=1)
     statuses: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -351,236 +204,115 @@ async def test_request_cancelled_at_any_turn_returns_its_slot(lib: Lib) -> None:
             await asyncio.sleep(0)
             yield b"x"
 
-    async def handle(_: Any) -> Any:
+    async def handle(request: object) -> Any:
         await turns(2)
         # Every second request is throttled: its response is discarded, and there is a wait.
         statuses.append(429 if len(statuses) % 2 == 0 else 200)
-        return respond(lib, statuses[-1], content=body(), headers={"Content-Length": "3"})
+        headers = {"Content-Length": "3"}
+        return responding(integration, statuses[-1], body, headers=headers)(request)
 
     async def verdict(_: Any) -> None:
         await asyncio.sleep(0)
 
     retry = Retry(backoff=1e-9, pause_jitter=0, should_retry=verdict)
-    async with lib.client(limiter, retry=retry, transport=lib.mock(handle)) as client:
+    async with integration.mock(handle, retry=retry) as at:
         for count in range(60):
             statuses.clear()
-            task = asyncio.create_task(client.get("http://host/"))
+            task = at.start()
             await turns(count)
             task.cancel()
             await asyncio.wait([task])
-            await until(lambda: not in_flight(limiter))
+            await until(lambda: not at.held)
         assert statuses == [429, 200]
 
 
-async def test_cancelled_closing_closes_the_response(lib: Lib) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
-        response = await client.send(client.build_request("GET", str(url)), stream=True)
-        task = asyncio.create_task(response.aclose())
+@transports
+async def test_cancelled_closing_closes_the_response(integration: Integration) -> None:
+    async with integration.serve(endless, answer()) as at:
+        response = await at.open()
+        task = asyncio.create_task(response.raw.aclose())
         await turns(1)
         task.cancel()
         await asyncio.wait([task])
-        await until(lambda: not in_flight(limiter))
-        assert (await client.get(str(url))).text == "body"
+        await until(lambda: not at.held)
+        assert (await at.send()).body == b"body"
 
 
-@pytest.mark.uvloop
-async def test_server_never_sees_more_than_the_limit(lib: Lib) -> None:
-    async def some(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0)
-        return await chance.choice(script)(request)
-
-    at_once = answer(503, Retry_After="0")
-    script = [answer(), at_once, answer(429), cut_off, compressed_chunks, endless]
-    chance = random.Random(1)
-    limiter = RateLimiter(concurrency_limit=4)
-    retry = Retry(attempts=3, backoff=0.001, pause_jitter=0, max_retry_after=0.01)
-    async with (
-        RateLimitedServer(None, handler=some) as server,
-        lib.client(limiter, retry=retry, transport=lib.sender()) as client,
-    ):
-
-        async def use(number: int) -> None:
-            async with client.stream("GET", str(server.url)) as response:
-                match number % 5:
-                    case 0:
-                        await response.aread() if response.status_code != 200 else None
-                    case 1:
-                        async for _ in response.aiter_raw():
-                            break
-                    case 2:
-                        raise KeyError
-                    case 3:
-                        task = asyncio.current_task()
-                        assert task is not None
-                        task.cancel()
-                        await anext(response.aiter_raw(), None)
-                    case _:
-                        await anext(response.aiter_raw(), None)
-
-        tasks = [asyncio.create_task(use(number)) for number in range(120)]
-        await until(lambda: limiter.statistics().waiting > 100)
-        for task in chance.sample(tasks[10:], 20):
-            task.cancel()
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()
-        assert server.audit.greatest_concurrency <= 4
-        assert server.audit.sent > 90
-    gc.collect()
-    await until(lambda: not in_flight(limiter))
+# ---- errors ------------------------------------------------------------------------------------
 
 
-# ---- timeouts ----------------------------------------------------------------------------------
+RETRIED = [
+    *("ConnectError", "ReadError", "WriteError", "CloseError", "RemoteProtocolError"),
+    *("ConnectTimeout", "ReadTimeout", "WriteTimeout"),
+]
+RAISED = ["PoolTimeout", "ProxyError", "DecodingError", "LocalProtocolError", "UnsupportedProtocol"]
 
 
-async def slowly(_: web.Request) -> web.Response:
-    await asyncio.sleep(0.03)
-    return web.Response()
+@transports
+async def test_exceptions_that_are_retried_by_default(integration: Integration) -> None:
+    library = integration.library
+    errors: dict[Any, int] = {getattr(library, name)(name): 2 for name in RETRIED}
+    errors |= {getattr(library, name)(name): 1 for name in RAISED}
+    for link in ("__cause__", "__context__"):
+        wrong_certificate = library.ConnectError("no")
+        setattr(wrong_certificate, link, ssl.SSLCertVerificationError())
+        errors[wrong_certificate] = 1
+    found: dict[Exception, int] = {}
+    for error in errors:
 
+        def fail(_: object, error: Any = error) -> Any:
+            raise error
 
-async def test_pool_timeout_does_not_run_in_the_queue(lib: Lib) -> None:
-    timeout = lib.httpx.Timeout(5, pool=0.02)
-    async with serving(slowly) as (url, _):
-
-        async def several(limiter: RateLimiter) -> list[Any]:
-            async with lib.client(limiter) as client:
-                requests = (client.get(str(url), timeout=timeout) for _ in range(4))
-                return await asyncio.gather(*requests, return_exceptions=True)
-
-        # The client has one connection.
-        answers = await several(RateLimiter(concurrency_limit=2))
-        assert any(isinstance(each, lib.httpx.PoolTimeout) for each in answers)
-        answers = await several(RateLimiter(concurrency_limit=1))
-        assert [response.status_code for response in answers] == [200] * 4
-
-
-# ---- authentication and errors -----------------------------------------------------------------
-
-
-async def test_digest_authentication_needs_one_slot(lib: Lib) -> None:
-    challenge = 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'
-    limiter = RateLimiter("9/h", concurrency_limit=1)
-    async with (
-        serving(answer(401, WWW_Authenticate=challenge), answer()) as (url, seen),
-        lib.client(limiter) as client,
-    ):
-        response = await client.get(str(url), auth=lib.httpx.DigestAuth("me", "secret"))
-        assert response.status_code == 200
-        assert len(seen) == 2
-        assert (await limiter.peek()).remaining == 7
-
-
-async def test_error_of_a_retried_request_names_it(lib: Lib) -> None:
-    limiter = RateLimiter("9/h", concurrency_limit=1)
-    async with raw_server(unreached) as url:
-        pass
-    async with lib.client(limiter, retry=Retry(attempts=3, backoff=0.001)) as client:
-        with pytest.raises(lib.httpx.ConnectError) as caught:
-            await client.get(url)
-        assert str(caught.value.request.url) == url
-    assert (await limiter.peek()).remaining == 6
-
-
-async def unreached(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("name", "attempts"),
-    [
-        ("ConnectError", 2),
-        ("ReadError", 2),
-        ("WriteError", 2),
-        ("CloseError", 2),
-        ("RemoteProtocolError", 2),
-        ("ConnectTimeout", 2),
-        ("ReadTimeout", 2),
-        ("WriteTimeout", 2),
-        ("PoolTimeout", 1),
-        ("ProxyError", 1),
-        ("LocalProtocolError", 1),
-        ("UnsupportedProtocol", 1),
-        ("DecodingError", 1),
-    ],
-)
-async def test_exceptions_that_are_retried_by_default(lib: Lib, name: str, attempts: int) -> None:
-    kind = getattr(lib.httpx, name)
-    limiter = RateLimiter(concurrency_limit=1)
-
-    def fail(_: Any) -> Any:
-        raise kind("no")
-
-    retry = Retry(attempts=2, backoff=0.001)
-    async with lib.client(limiter, transport=lib.mock(fail), retry=retry) as client:
-        with pytest.raises(kind):
-            await client.get("http://host/")
-    assert limiter.statistics().granted == attempts
-    assert not in_flight(limiter)
-
-
-async def test_wrong_certificate_is_not_retried(lib: Lib, tmp_path: Path) -> None:
-    (tmp_path / "pem").write_text(SELF_SIGNED)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "pem")
-
-    limiter = RateLimiter(concurrency_limit=1)
-    async with raw_server(unreached, context) as url, lib.client(limiter) as client:
-        with pytest.raises(lib.httpx.ConnectError, match="self-signed certificate"):
-            await client.get(url)
-    assert limiter.statistics().granted == 1
-    assert not in_flight(limiter)
-
-
-async def test_certificate_error_as_a_cause_is_not_retried(lib: Lib) -> None:
-    def fail(_: Any) -> Any:
-        raise lib.httpx.ConnectError("no") from ssl.SSLCertVerificationError()
-
-    limiter = RateLimiter()
-    async with lib.client(limiter, transport=lib.mock(fail)) as client:
-        with pytest.raises(lib.httpx.ConnectError):
-            await client.get("http://host/")
-    assert limiter.statistics().granted == 1
+        async with integration.mock(fail, retry=Retry(attempts=2, backoff=0.001)) as at:
+            with pytest.raises(cast("Any", type(error))):
+                await at.send()
+            assert str(error.request.url) == "http://host/"  # it names the request
+            found[error] = at.limiter.statistics().granted
+    assert found == errors
 
 
 @pytest.mark.parametrize(("length", "begun"), [("4", 1), ("100000", 0), ("no number", 0)])
-async def test_throttled_response_is_read_if_short(
-    lib: Lib, monkeypatch: pytest.MonkeyPatch, length: str, begun: int
-) -> None:
-    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
+@transports
+@virtual
+async def test_throttled_body_is_read(integration: Integration, length: str, begun: int) -> None:
     reads: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
         reads.append(1)
         await asyncio.Event().wait()
-        yield b"body"
+        yield b""
 
-    def handle(_: Any) -> Any:
-        if limiter.statistics().granted > 1:
-            return respond(lib)
-        return respond(lib, 429, content=body(), headers={"Content-Length": length})
+    throttled = responding(integration, 429, body, headers={"Content-Length": length})
+    script = [throttled(None), responding(integration)(None)]
 
-    limiter = RateLimiter(concurrency_limit=1)
-    async with lib.client(limiter, transport=lib.mock(handle)) as client:
-        assert (await client.get("http://host/")).status_code == 200
+    def respond(_: object) -> Any:
+        return script.pop(0)
+
+    async with integration.mock(respond) as at:
+        assert (await at.send()).status == 200
     assert len(reads) == begun
 
 
+@transports
+@virtual
+async def test_unfinished_body_is_needed_only_without_retry_after(integration: Integration) -> None:
+    headers = {"Content-Length": "1000"}
+
+    async def body() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    respond = responding(integration, 429, body, headers=headers)
+    async with integration.mock(respond, retry=ONCE) as at:
+        with pytest.raises(integration.library.ReadTimeout):
+            await at.send()
+        assert not at.held
+        headers["Retry-After"] = "1"
+        async with await at.open() as response:
+            assert response.status == 429
+
+
 # ---- bodies ------------------------------------------------------------------------------------
-
-
-async def generated() -> AsyncIterator[bytes]:
-    yield b"only "
-    yield b"once"
-
-
-class Repeatable:
-    """An async iterable, of which nothing shows whether it can be repeated."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b"only "
-        yield b"once"
 
 
 class Pipe(io.BytesIO):
@@ -591,201 +323,113 @@ class Pipe(io.BytesIO):
         raise io.UnsupportedOperation
 
 
-def on_disk() -> dict[str, Any]:
-    return {"files": {"f": Path(__file__).open("rb")}}
-
-
-BODIES: dict[str, tuple[Callable[[], dict[str, Any]], bytes | None, int]] = {
+#: The options of a request, its body or a part of that, and how often it is sent.
+BODIES: dict[str, tuple[Callable[[], dict[str, Any]], bytes, int]] = {
     "none": (dict, b"", 2),
-    "bytes": (lambda: {"content": b"bytes"}, b"bytes", 2),
-    "text": (lambda: {"content": "täxt"}, "täxt".encode(), 2),
     "json": (lambda: {"json": "text"}, b'"text"', 2),
-    "form": (lambda: {"data": {"a": "1", "b": ["2", "3"]}}, b"a=1&b=2&b=3", 2),
-    "files of bytes": (lambda: {"files": {"f": b"abc"}, "data": {"a": "1"}}, None, 2),
-    "files of text": (lambda: {"files": {"f": ("name", "abc", "text/plain")}}, None, 2),
-    "a file": (lambda: {"files": {"f": io.BytesIO(b"abc" * 100_000)}}, None, 2),
-    "a file on disk": (on_disk, None, 2),
-    "a pipe": (lambda: {"files": {"a": b"1", "f": Pipe(b"abc")}}, None, 1),
-    "async generator": (lambda: {"content": generated()}, b"only once", 1),
-    "async iterable": (lambda: {"content": Repeatable()}, b"only once", 1),
+    "files of bytes": (lambda: {"files": {"f": b"abc"}, "data": {"a": "1"}}, b"\r\nabc\r\n", 2),
+    "a file": (lambda: {"files": {"f": io.BytesIO(b"abc" * 100_000)}}, b"abc" * 100_000, 2),
+    "a pipe": (lambda: {"files": {"a": b"1", "f": Pipe(b"abc")}}, b"abc", 1),
+    "async generator": (lambda: {"content": some_body()}, b"body", 1),
 }
 
 
-@pytest.fixture(params=BODIES)
-def body(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], bytes | None, int]]:
-    make, sent, times = BODIES[request.param]
-    options = make()
-    yield options, sent, times
-    for file in options.get("files", {}).values():
-        if isinstance(file, io.IOBase):
-            file.close()
+async def post(at: Scene, **options: Any) -> int:
+    response = await at.client.raw.post(str(at.url), follow_redirects=True, **options)
+    return cast("int", response.status_code)
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
+@transports
 async def test_body_is_repeated_unchanged_or_not_at_all(
-    lib: Lib, body: tuple[dict[str, Any], bytes | None, int], buffer_body: bool
+    integration: Integration, buffer_body: bool
 ) -> None:
-    options, sent, times = body
-    if buffer_body:
-        times = 2
-    async with (
-        serving(answer(429), answer()) as (url, seen),
-        lib.client(RateLimiter(concurrency_limit=1), buffer_body=buffer_body) as client,
-    ):
-        response = await client.post(str(url), **options)
-        assert response.status_code == (200 if times == 2 else 429)
-        assert len(seen) == times
-        assert len(set(seen)) == 1
-        assert seen[0][1] == sent or sent is None
-        assert sent is not None or b"Content-Disposition" in seen[0][1]
+    for name, (make, sent, times) in BODIES.items():
+        expected = 2 if buffer_body else times
+        async with integration.serve(answer(429), answer(), buffer_body=buffer_body) as at:
+            assert await post(at, **make()) == (200 if expected == 2 else 429), name
+        assert at.seen == at.seen[:1] * expected, name
+        assert sent in at.seen[0][1], name
 
 
-async def test_closed_file_is_not_sent_again(lib: Lib) -> None:
-    file = io.BytesIO(b"abc")
+@transports
+async def test_closed_file_is_not_sent_buffered_body_is(integration: Integration) -> None:
+    file, redirect = io.BytesIO(b"abc"), answer(307, Location="/there")
 
     async def throttle(_: web.Request) -> web.Response:
         file.close()
         return web.Response(status=429)
 
-    async with (
-        serving(throttle, answer()) as (url, seen),
-        lib.client(RateLimiter(concurrency_limit=1)) as client,
-    ):
-        assert (await client.post(str(url), files={"f": file})).status_code == 429
-        assert len(seen) == 1
+    async with integration.serve(throttle, redirect, answer(), buffer_body=True) as at:
+        # Not even buffered: a form is sent from its files.
+        assert await post(at, files={"f": file}) == 429
+        assert await post(at, content=some_body()) == 200
+        assert at.seen[1:] == [("POST", b"body")] * 2
 
 
-async def test_buffered_body_is_sent_to_the_next_hop(lib: Lib) -> None:
-    async with (
-        serving(answer(307, Location="/there"), answer()) as (url, seen),
-        lib.client(RateLimiter(), buffer_body=True) as client,
-    ):
-        response = await client.post(str(url), content=generated(), follow_redirects=True)
-        assert response.status_code == 200
-        assert seen == [("POST", b"only once")] * 2
+@transports
+async def test_empty_body_in_a_stream_is_sent_again(integration: Integration) -> None:
+    """As below the transport of hishel, which makes an iterator of each body."""
+
+    async def empty() -> AsyncIterator[bytes]:
+        yield b""
+
+    async with integration.serve(answer(429), answer(503), answer()) as at:
+        make, url = integration.library.Request, str(at.url)
+        # A body that can be read once is not sent again.
+        assert (await at.client.raw.send(make("POST", url, content=some_body()))).status_code == 429
+        request = make("GET", url, content=empty())
+        del request.headers["Transfer-Encoding"]
+        assert (await at.client.raw.send(request)).status_code == 200
 
 
 # ---- the transport -----------------------------------------------------------------------------
 
 
-class Sdk:
-    """An API client that takes an HTTP client, and has timeouts of its own."""
-
-    def __init__(self, http_client: Any) -> None:
-        self._http = http_client
-
-    async def stream(self, url: URL, **body: object) -> list[str]:
-        request = self._http.build_request("POST", str(url), json=body, timeout=0.5)
-        response = await self._http.send(request, stream=True)
-        response.raise_for_status()
-        return [line async for line in response.aiter_lines()]
-
-
-async def test_client_of_an_api_client_is_throttled(lib: Lib) -> None:
-    async def events(_: web.Request) -> web.Response:
-        return web.Response(text="data: 1\n\ndata: 2\n\n")
-
-    async with RateLimitedServer(None, concurrency_limit=2, handler=events) as server:
-        limiter = RateLimiter(concurrency_limit=2)
-        transport = lib.transport(limiter, transport=lib.sender(), retry=ONCE)
-        async with lib.httpx.AsyncClient(transport=transport) as client:
-            sdk = Sdk(client)
-            answers = await asyncio.gather(*(sdk.stream(server.url, n=n) for n in range(10)))
-        assert answers == [["data: 1", "", "data: 2", ""]] * 10
-        assert (server.audit.sent, server.audit.refused) == (10, 0)
-
-
-async def test_wrapped_transport_is_opened_and_closed(lib: Lib) -> None:
-    calls: list[str] = []
-
-    class Recorder:
-        async def __aenter__(self) -> None:
-            calls.append("enter")
-
-        async def __aexit__(self, *_: object) -> None:
-            calls.append("exit")
-
-        async def aclose(self) -> None:
-            calls.append("close")
-
-    base: type[Any] = lib.httpx.AsyncBaseTransport
-    sender = type("Sender", (Recorder, base), {})()
-    transport = lib.transport(RateLimiter(), transport=sender)
-    async with lib.httpx.AsyncClient(transport=transport):
-        assert calls == ["enter"]
-    assert calls == ["enter", "exit"]
+@transports
+async def test_wrapped_transport_is_opened_and_closed(integration: Integration) -> None:
+    library, sender = integration.library, MagicMock(integration.library.AsyncBaseTransport)
+    transport = integration.module.ThrottledTransport(RateLimiter(), transport=sender)
+    async with library.AsyncClient(transport=transport):
+        sender.__aenter__.assert_awaited_once_with()
+    sender.__aexit__.assert_awaited_once_with(None, None, None)
     async with transport as entered:
         assert entered is transport
-    await lib.httpx.AsyncClient(transport=transport).aclose()
-    assert calls == ["enter", "exit"] * 2 + ["close"]
+    sender.aclose.assert_not_awaited()
+    await library.AsyncClient(transport=transport).aclose()
+    assert [name for name, *_ in sender.mock_calls].count("aclose") == 1
 
 
-async def test_default_transport_is_of_the_library(lib: Lib) -> None:
-    transport = lib.transport(RateLimiter())
-    assert isinstance(transport, lib.httpx.AsyncBaseTransport)
-    async with serving(answer()) as (url, _), lib.httpx.AsyncClient(transport=transport) as client:
-        assert (await client.get(str(url))).text == "body"
-
-
-def test_repr_shows_the_limiter_and_no_secrets(lib: Lib) -> None:
-    proxy = lib.httpx.Proxy("http://user:secret@proxy:1")
-    limiter = RateLimiter("5/s", concurrency_limit=2)
-    transport = lib.transport(limiter, transport=lib.sender(proxy=proxy))
-    assert transport.limiter is limiter
-    assert repr(limiter) in repr(transport)
-    assert "secret" not in repr(transport)
-
-
-@pytest.mark.parametrize("kind", ["text", "sync", "of the other library"])
-def test_wrong_transport_is_named(lib: Lib, kind: str) -> None:
-    other = LIBS["httpx2" if lib is LIBS["httpx"] else "httpx"]
-    transport = {"text": "t", "sync": lib.httpx.HTTPTransport(verify=CONTEXT)}.get(kind)
-    with pytest.raises(TypeError, match="AsyncBaseTransport"):
-        lib.transport(RateLimiter(), transport=transport or other.sender())
-
-
-@pytest.mark.parametrize(("one", "other"), [("httpx", "httpx2"), ("httpx2", "httpx")])
-def test_neither_needs_the_other_or_aiohttp(one: str, other: str) -> None:
+@transports
+def test_transport_names_a_wrong_one_and_needs_no_other(integration: Integration) -> None:
+    library, make = integration.library, integration.module.ThrottledTransport
+    of_the_other = OTHER[integration].library.AsyncHTTPTransport(verify=TLS)
+    for wrong in ("text", library.HTTPTransport(verify=TLS), of_the_other):
+        with pytest.raises(TypeError, match="AsyncBaseTransport"):
+            make(RateLimiter(), transport=wrong)
+    limiter, proxy = RateLimiter("5/s"), library.Proxy("http://user:secret@proxy:1")
+    shown = repr(make(limiter, transport=library.AsyncHTTPTransport(verify=TLS, proxy=proxy)))
+    assert repr(limiter) in shown
+    assert "secret" not in shown
+    other = OTHER[integration].name
     code = (
         f"import sys; sys.modules[{other!r}] = sys.modules['aiohttp'] = None; "
-        f"import aiothrottle.{one}"
+        f"import aiothrottle.{integration.name}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-SELF_SIGNED = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgrtttLHBnwxIWlNgK
-ajLXEK9XqaMeXFOeDb45WVrlo52hRANCAATIzB49AM0jm0d4tBN1vJPjjacitOZq
-ACNbAI/n9EmKOm79u0TY+pfQcMprOp6qVG4YEdE0GhkSVacHjInT8gEl
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBkDCCATagAwIBAgIUWbRobpScHHOARTsSa/r2Ctk9N+8wCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyMDE4NDMyOVoYDzIxMDkwMTA5
-MTg0MzI5WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAATIzB49AM0jm0d4tBN1vJPjjacitOZqACNbAI/n9EmKOm79u0TY+pfQ
-cMprOp6qVG4YEdE0GhkSVacHjInT8gElo2QwYjAdBgNVHQ4EFgQUe2YYA/hMvLCI
-OlGiIYtfIxHf2HAwHwYDVR0jBBgwFoAUe2YYA/hMvLCIOlGiIYtfIxHf2HAwDwYD
-VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0gAMEUC
-IQDYxgpCGaf0dgXkMFor7QBzXzFoTelNdpR352l2LNdpkwIgOvxOvrSDAhekOAFF
-Uf8GcG6RzSQZfPuU3Kyq8Cmfv70=
------END CERTIFICATE-----
-"""
-
-
-async def test_unfinished_body_of_the_last_response_raises(
-    lib: Lib, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
-
-    async def stall(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=429, headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await asyncio.Event().wait()
-        return response
-
-    limiter, retry = RateLimiter(concurrency_limit=1), Retry(attempts=1)
-    async with serving(stall) as (url, _), lib.client(limiter, retry=retry) as client:
-        with pytest.raises(lib.httpx.TransportError):
-            await client.get(str(url), timeout=0.1)
-    assert limiter.statistics().in_flight == 0
+@transports
+async def test_transport_in_a_wrong_client_names_the_right_one(integration: Integration) -> None:
+    ours, theirs = integration.name, OTHER[integration].name
+    transport = integration.module.ThrottledTransport(limiter := RateLimiter(1))
+    text = f"is for {ours}.AsyncClient, and got a request of {theirs}: write `from aiothrottle."
+    async with OTHER[integration].library.AsyncClient(transport=transport) as other:
+        with pytest.raises(TypeError, match=f"{text}{theirs} import ThrottledTransport`$"):
+            await other.get("http://127.0.0.1:9/")
+    make: Any = integration.library.Client
+    with pytest.raises(TypeError, match=rf"is for {ours}.AsyncClient, not"):
+        make(transport=transport).get("http://host/")
+    with pytest.raises(TypeError, match="AsyncClient"), make(transport=transport):
+        pass
+    assert limiter.statistics().granted == 0

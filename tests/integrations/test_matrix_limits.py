@@ -1,130 +1,84 @@
-"""Waiting for the limiter, holding a slot, and keys: the same for every integration.
+"""Waiting for the limiter, holding a slot, cancellation, and keys: the same everywhere.
 
 Clients have one connection, so that a request after a lost connection would wait for ever; and
 each scene checks at its end that no slot is held and nothing waits.
 """
 
 import asyncio
+import gc
+import gzip
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
-from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, ThrottleTimeout
+from aiothrottle import (
+    CostTooHigh,
+    KeyedRateLimiter,
+    LimiterClosed,
+    PerLoop,
+    RateLimiter,
+    ThrottleTimeout,
+)
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottleMiddleware
-from aiothrottle.hooks import Request
-from aiothrottle.testing import RateLimitedServer
 from tests.integrations.clients import (
     BODY_ERRORS,
-    INTEGRATIONS,
-    MISSING,
     ONCE,
     TIMEOUTS,
     Clock,
     Feature,
     Integration,
+    Readers,
     Scene,
+    always,
+    cancel,
     collected,
-    compressed_chunks,
-    cut_off,
+    cut,
     every,
+    in_chunks,
     lacking,
-    send,
+    pair,
 )
-from tests.serving import Handler, answer, endless, never, serving, until
-from tests.virtually import turns
+from tests.support.serving import Handler, answer, endless, never, serving, until
+from tests.support.virtually import turns
 
 LIMITS = Feature.LIMITS
-
-
-def test_table_names_known_integrations() -> None:
-    assert {name for name, _ in MISSING} <= {each.name for each in INTEGRATIONS}
+Use = Callable[[Scene], Awaitable[object]]
 
 
 # ---- the slot ----------------------------------------------------------------------------------
 
 
-@pytest.mark.uvloop
-@every(LIMITS)
-async def test_open_response_holds_its_slot(integration: Integration) -> None:
-    async with integration.serve(endless) as at:
-        async with await at.open() as stream:
-            chunks = stream.chunks()
-            for _ in range(3):
-                assert await anext(chunks)
-            assert at.held == 1
-        assert at.held == 0
-
-
-@lacking(LIMITS)
-async def test_without_a_limiter_nothing_is_granted(integration: Integration) -> None:
-    async with integration.serve(answer()) as at:
-        assert (await at.send()).status == 200
-        assert at.limiter.statistics().granted == 0
-
-
-async def stuck(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b"x" * 10)
-    return await never(request)
-
-
-async def until_closed(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.force_close()
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-    await response.write(b"x" * 1000)
-    return response
-
-
-async def read(at: Scene) -> None:
-    await at.send()
-
-
 async def iterate(at: Scene) -> None:
     async with await at.open() as stream:
-        async for _ in stream.chunks():
-            pass
+        await collected(stream.chunks())
 
 
 async def leave_unread(at: Scene) -> None:
     async with await at.open():
-        pass
+        assert at.held <= 1  # a short body may have come with the headers
 
 
 async def leave_early(at: Scene) -> None:
     async with await at.open() as stream:
-        async for _ in stream.chunks():
-            break
+        chunks = stream.chunks()
+        for _ in range(3):
+            assert await anext(chunks)
+        assert at.held == 1
+    await stream.leave()
 
 
-async def close_twice(at: Scene) -> None:
-    stream = await at.open()
-    await stream.close()
-    await stream.close()
+def failing(use: Use) -> Use:
+    async def fail(at: Scene) -> None:
+        with pytest.raises(BODY_ERRORS):
+            await use(at)
+
+    return fail
 
 
-async def raise_in_the_block(at: Scene) -> None:
-    with suppress(KeyError):
-        async with await at.open():
-            raise KeyError
-
-
-async def fail_to_read(at: Scene) -> None:
-    with pytest.raises(BODY_ERRORS):
-        await at.send()
-
-
-async def fail_to_iterate(at: Scene) -> None:
-    with pytest.raises(BODY_ERRORS):
-        await iterate(at)
-
-
-async def cancel(at: Scene) -> None:
+async def be_cancelled(at: Scene) -> None:
     begun = asyncio.Event()
 
     async def consume() -> None:
@@ -134,45 +88,56 @@ async def cancel(at: Scene) -> None:
 
     task = asyncio.create_task(consume())
     await begun.wait()
-    task.cancel()
-    await asyncio.wait([task])
+    await cancel(task)
 
 
-ENDINGS: dict[str, tuple[Handler, Callable[[Scene], Awaitable[object]]]] = {
-    "read": (answer(), read),
-    "compressed chunks": (compressed_chunks, read),
-    "closed by the server": (until_closed, read),
-    "500": (answer(500), read),
-    "304": (answer(304), read),
-    "204": (answer(204), read),
-    "302": (answer(302, Location="/"), lambda at: at.send(redirects=False)),
-    "head": (answer(), lambda at: at.send(method="HEAD")),
-    "iterated": (compressed_chunks, iterate),
-    "unread": (endless, leave_unread),
-    "left early": (endless, leave_early),
-    "closed twice": (endless, close_twice),
-    "error in the block": (endless, raise_in_the_block),
-    "cut off": (cut_off, fail_to_read),
-    "cut off in an iteration": (cut_off, fail_to_iterate),
-    "broken compression": (answer(Content_Encoding="gzip"), fail_to_read),
-    "cancelled": (endless, cancel),
+async def drop(at: Scene) -> None:
+    stream = await at.open()
+    del stream
+    gc.collect(0)
+    await until(lambda: not at.held)
+
+
+CUT_OFF = in_chunks(b"x" * 10, then=cut, Content_Length="1000")
+COMPRESSED = in_chunks(*(gzip.compress(b"x" * 1000),) * 3, Content_Encoding="gzip")
+#: The response, what is done with it, and whether its whole body was read.
+ENDINGS: dict[str, tuple[Handler, Use, bool]] = {
+    "read": (answer(), Scene.send, True),
+    "304": (answer(304), Scene.send, True),
+    "head": (answer(Content_Encoding="gzip"), lambda at: at.send(method="HEAD"), True),
+    "iterated": (COMPRESSED, iterate, True),
+    "short, unread": (answer(), leave_unread, False),
+    "unread": (endless, leave_unread, False),
+    "left early, twice": (endless, leave_early, False),
+    "cut off": (CUT_OFF, failing(Scene.send), False),
+    "cut off in an iteration": (CUT_OFF, failing(iterate), False),
+    "broken compression": (answer(Content_Encoding="gzip"), failing(Scene.send), False),
+    "cancelled": (endless, be_cancelled, False),
+    "dropped": (answer(), drop, False),
 }
 
 
 @pytest.mark.uvloop
+@pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("ending", ENDINGS)
 @every(LIMITS)
 async def test_ended_response_returns_slot_and_connection(
-    integration: Integration, ending: str
+    integration: Integration, ending: str, settled: bool
 ) -> None:
-    handler, use = ENDINGS[ending]
-    async with integration.serve(handler, answer()) as at:
+    """The reader of `settle` has ended once; a part of a body stays charged."""
+    handler, use, is_whole = ENDINGS[ending]
+    limiter, readers = RateLimiter("100/h", concurrency_limit=1, guard=0.0), Readers()
+    options: dict[str, Any] = {"limiter": limiter, "settle": readers if settled else None}
+    async with integration.serve(handler, answer(), **options) as at:
         await use(at)
         assert at.held == 0
+        if settled:
+            await until(lambda: readers.ends == [[is_whole]])
+            assert round((await limiter.peek()).remaining, 3) == (95 if is_whole else 99)
         assert await at.send() == (200, b"body")
 
 
-@pytest.mark.parametrize("handler", [never, stuck])
+@pytest.mark.parametrize("handler", [never, in_chunks(b"x", then=never)], ids=["never", "stuck"])
 @every(LIMITS)
 async def test_client_timeout_returns_slot_and_connection(
     integration: Integration, handler: Handler, clock: Clock
@@ -188,24 +153,20 @@ async def test_client_timeout_returns_slot_and_connection(
         assert await at.send() == (200, b"body")
 
 
-@pytest.mark.parametrize("use", ["read", "iterate", "ignore"])
 @pytest.mark.parametrize("path", ["stall", "stall-chunked", "endless", "trickle"])
 @every(LIMITS)
-async def test_response_is_closed_after_max_hold(
-    integration: Integration, path: str, use: str, clock: Clock
-) -> None:
-    async with integration.misbehave(clock.limiter(), max_hold=60) as (server, at):
+async def test_max_hold_closes_response(integration: Integration, path: str, clock: Clock) -> None:
+    options: dict[str, Any] = {"max_hold": 60, "settle": (readers := Readers())}
+    async with integration.misbehave(clock.limiter(), **options) as (server, at):
         stream = await at.open(path)
         await clock.skip(59)
         assert at.held == 1
         await clock.skip(2)
-        if use == "read":
+        if path != "endless":  # which nobody reads
             with pytest.raises(BODY_ERRORS):
-                await stream.read()
-        elif use == "iterate":
-            with pytest.raises(BODY_ERRORS):
-                await collected(stream.chunks())
+                await (collected(stream.chunks()) if "chunked" in path else stream.read())
         await until(lambda: not at.held and not server.connected)
+        assert readers.ends == [[False]]
         assert await at.send("whole") == (200, b"body")
 
 
@@ -218,77 +179,47 @@ async def test_half_closed_connection_is_not_used_again(integration: Integration
                 assert at.held == 1
                 server.go.set()
                 assert await stream.read() == b"xxxx"
-            assert at.held == 0
-            assert server.connections == connections
+            assert (at.held, server.connections) == (0, connections)
             await until(lambda: not server.connected)
-
-
-@every(LIMITS)
-async def test_body_ended_by_half_closing_raises(integration: Integration) -> None:
-    async with integration.misbehave() as (server, at):
         with pytest.raises(BODY_ERRORS):
             await at.send("half-closed-amid")
         assert at.held == 0
-        await until(lambda: not server.connected)
 
 
-# ---- the limit ---------------------------------------------------------------------------------
-
-
+@pytest.mark.uvloop
 @every(LIMITS)
-async def test_crawl_at_the_limit_is_never_throttled(
-    integration: Integration, clock: Clock
-) -> None:
-    async def respond(_: web.Request) -> web.Response:
-        await turns(20)
-        return web.Response()
+async def test_cancelled_request_leaves_queue_or_slot(integration: Integration) -> None:
+    async with integration.serve(never, answer()) as at:
+        async with at.queued() as task:
+            await cancel(task)
+            assert (at.held, at.waiting, at.seen) == (1, 0, [])
+        task = at.start()
+        await until(lambda: at.seen)  # and no headers arrive
+        await cancel(task)
+        assert at.held == 0
+        assert await at.send() == (200, b"body")
 
-    # The clock is real but for what is skipped: a busy machine delays requests.
-    limiter = clock.limiter("10/s", concurrency_limit=4, guard=0.5)
-    async with (
-        RateLimitedServer("10/s", concurrency_limit=4, handler=respond) as server,
-        integration.scene(server.url, [], limiter, retry=ONCE, connections=10) as at,
-    ):
-        crawl = asyncio.gather(*(at.send(str(page)) for page in range(40)))
-        while not crawl.done():
-            await until(lambda: crawl.done() or not at.held)
-            await clock.skip(0.05)
-        assert {reply.status for reply in await crawl} == {200}
-        assert server.audit.refused == 0
-        assert 1 < server.audit.greatest_concurrency <= 4
+
+# ---- the limit and the wait ----------------------------------------------------------------------
 
 
 @every(LIMITS)
 async def test_server_sees_no_more_requests_than_slots(integration: Integration) -> None:
     limiter = RateLimiter(concurrency_limit=3)
-    async with integration.misbehave(limiter, connections=20) as (server, at):
+    async with integration.misbehave(limiter, connections=10) as (server, at):
 
         async def fetch() -> None:
             async with await at.open("large") as stream:
                 await anext(stream.chunks())
 
-        await asyncio.gather(*(fetch() for _ in range(20)))
-        assert (server.hits["/large"], server.peak) == (20, 3)
-
-
-async def test_all_integrations_share_one_limiter() -> None:
-    limited = [each for each in INTEGRATIONS if each.has(LIMITS)]
-    limiter = RateLimiter("9/h", concurrency_limit=1)
-    async with serving(answer()) as (url, _), AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(each.client(limiter)) for each in limited]
-        await asyncio.gather(*(send(client, url) for client in clients))
-    assert (await limiter.peek()).remaining == 9 - len(clients)
-
-
-# ---- the wait ----------------------------------------------------------------------------------
+        await asyncio.gather(*(fetch() for _ in range(10)))
+        assert (server.hits["/large"], server.peak) == (10, 3)
 
 
 @every(Feature.UNTIMED_WAIT)
 async def test_wait_for_the_limiter_is_not_timed(integration: Integration, clock: Clock) -> None:
     async with integration.serve(answer(), limiter=clock.limiter()) as at:
-        async with at.limiter.throttle():
-            task = at.start(timeout=60)
-            await until(lambda: at.waiting)
+        async with at.queued(timeout=60) as task:
             await clock.skip(3600)
             assert not task.done()
         assert (await task).status == 200
@@ -306,147 +237,61 @@ async def test_total_timeout_runs_during_the_wait(integration: Integration, cloc
             await clock.skip(61)
             with pytest.raises(TimeoutError):
                 await task
-        assert at.waiting == 0
-        if integration.has(LIMITS):
-            assert not at.seen
-            assert (await at.send()).status == 200
+        assert (at.waiting, bool(at.seen)) == (0, not integration.has(LIMITS))
 
 
 @every(LIMITS)
-async def test_queue_timeout_raises_at_once_for_a_rate(integration: Integration) -> None:
-    async with integration.serve(answer(), limiter=RateLimiter("1/h"), queue_timeout=60) as at:
-        await at.send()
-        with pytest.raises(ThrottleTimeout) as caught:
-            await at.send()
-        assert 3590 < caught.value.retry_after <= 3600
-        assert len(at.seen) == 1
-
-
-@every(LIMITS)
-async def test_queue_timeout_ends_the_wait_for_a_slot(
-    integration: Integration, clock: Clock
-) -> None:
-    async with integration.misbehave(clock.limiter(), queue_timeout=60) as (server, at):
-        async with at.limiter.throttle():
-            task = at.start("whole")
-            await until(lambda: at.waiting)
-            await clock.skip(61)
+async def test_queue_timeout_ends_the_wait(integration: Integration, clock: Clock) -> None:
+    async with integration.serve(answer(), limiter=clock.limiter(), queue_timeout=60) as at:
+        async with at.queued() as task:
+            await clock.skip(59)
+            assert not task.done()
+            await clock.skip(2)
             with pytest.raises(ThrottleTimeout) as caught:
                 await task
         assert caught.value.retry_after == 0.0
-        assert at.limiter.statistics().rejected == 1
-        assert not server.connections
-
-
-@pytest.mark.parametrize("closed", [False, True])
-@every(LIMITS)
-async def test_error_of_the_limiter_is_not_retried(integration: Integration, closed: bool) -> None:
-    retry = Retry(attempts=3, backoff=0.001, exceptions=(Exception,))
-    async with integration.serve(answer(), retry=retry, queue_timeout=0) as at:
-        async with at.limiter.throttle():
-            if closed:
-                await at.limiter.aclose()
-            with pytest.raises(LimiterClosed if closed else ThrottleTimeout):
-                await at.send()
-        assert at.limiter.statistics().rejected == (0 if closed else 1)
-        assert not at.seen
-
-
-@every(LIMITS)
-async def test_closed_limiter_rejects_waiting_and_new_requests(integration: Integration) -> None:
-    async with integration.serve(answer()) as at:
-        async with at.limiter.throttle():
-            task = at.start()
-            await until(lambda: at.waiting)
-            await at.limiter.aclose()
-            with pytest.raises(LimiterClosed):
-                await task
-            with pytest.raises(LimiterClosed):
-                await at.send()
-        assert not at.seen
+        assert (at.limiter.statistics().rejected, at.seen) == (1, [])
+    async with integration.serve(answer(), limiter=RateLimiter("1/h"), queue_timeout=60) as at:
+        await at.send()
+        with pytest.raises(ThrottleTimeout) as caught:  # at once
+            await at.send()
+        assert 3590 < caught.value.retry_after <= 3600
+        assert caught.value.__cause__ is None
+        await at.limiter.aclose()
+        with pytest.raises(LimiterClosed):
+            await at.send()
 
 
 # ---- keys --------------------------------------------------------------------------------------
 
 
-@every(LIMITS)
-async def test_each_host_has_its_limit_below_the_parent(integration: Integration) -> None:
-    parent = RateLimiter(concurrency_limit=2)
-    limiter = KeyedRateLimiter(concurrency_limit=1, parent=parent)
-    async with (
-        serving(never) as (two, seen_by_two),
-        serving(never) as (three, seen_by_three),
-        integration.serve(never, limiter=limiter, connections=9) as at,
-    ):
-        for url in (at.url, at.url, two, three):
-            at.start(str(url))
-        await until(lambda: at.seen and seen_by_two)
-        await turns(20)
-        assert len(at.seen) == len(seen_by_two) == 1  # one at each host
-        assert not seen_by_three  # two in all
-        assert parent.statistics().in_flight == 2
-        assert set(limiter._limiters) == {f"127.0.0.1:{url.port}" for url in (at.url, two, three)}
-    assert parent.statistics().in_flight == 0
-
-
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        ("http://example.org/path?query", "example.org"),
-        ("http://example.org:80/", "example.org"),
-        ("https://EXAMPLE.org:443/", "example.org"),
-        ("https://example.org./", "example.org"),
-        ("https://example.org:80/", "example.org:80"),
-        ("http://example.org:443/", "example.org:443"),
-        ("http://example.org:8080/", "example.org:8080"),
-        ("wss://example.org/", "example.org"),
-        ("https://bücher.example/", "xn--bcher-kva.example"),
-        ("https://xn--bcher-kva.example/", "xn--bcher-kva.example"),
-        ("http://user:secret@example.org/", "example.org"),
-        ("http://127.0.0.1:8080/", "127.0.0.1:8080"),
-        ("http://[::1]/", "::1"),
-        ("http://[::1]:8080/", "[::1]:8080"),
-    ],
-)
-@every()
-def test_default_key_is_the_host_in_dns(integration: Integration, url: str, key: str) -> None:
-    assert integration.origin("GET", integration.url(url)) == key
+KEYS = {
+    "http://example.org/path?query": "example.org",
+    "http://example.org:80/": "example.org",
+    "https://EXAMPLE.org:443/": "example.org",
+    "https://example.org./": "example.org",
+    "https://example.org:80/": "example.org:80",
+    "http://example.org:443/": "example.org:443",
+    "wss://example.org/": "example.org",
+    "ws://example.org/": "example.org",
+    "https://bücher.example/": "xn--bcher-kva.example",
+    "http://user:secret@example.org/": "example.org",
+    "http://127.0.0.1:8080/": "127.0.0.1:8080",
+    "http://[::1]/": "::1",
+    "http://[::1]:8080/": "[::1]:8080",
+}
 
 
 @every(LIMITS)
-async def test_key_is_a_function_of_the_request(integration: Integration) -> None:
-    asked: list[tuple[str, Any]] = []
-
-    def key(request: Request) -> str:
-        asked.append((request.method, request.url))
-        return str(request.url.path).split("/")[1]
-
-    limiter = KeyedRateLimiter("10/s", overrides={"search": {"rate_limit": "1/h"}}, guard=0.0)
-    async with integration.serve(answer(), limiter=limiter, key=key) as at:
-        await at.send("search/a")
-        await at.send("users", "POST")
-        expected = [("GET", f"{at.url}search/a"), ("POST", f"{at.url}users")]
-    assert asked == [(method, integration.url(url)) for method, url in expected]
-    assert not await limiter.peek("search")
-    assert await limiter.peek("users")
-
-
-@pytest.mark.parametrize("unhashable", [False, True])
-@every(LIMITS)
-async def test_failing_key_raises_and_takes_nothing(
-    integration: Integration, unhashable: bool
-) -> None:
-    def key(request: Request) -> Any:  # noqa: ANN401 - or nonsense
-        if unhashable:
-            return [request.url]
-        raise LookupError(f"no account for {request.method}")
-
-    limiter = KeyedRateLimiter(concurrency_limit=1)
-    error, text = (TypeError, "key") if unhashable else (LookupError, "no account for GET")
-    async with integration.serve(answer(), limiter=limiter, key=key) as at:
-        with pytest.raises(error, match=text):
-            await at.send()
-        assert (len(limiter), at.seen) == (0, [])
+async def test_default_key_is_the_host_in_dns(integration: Integration) -> None:
+    found: dict[str, str] = {}
+    for url in KEYS:
+        limiter = KeyedRateLimiter("1/h")
+        async with integration.client(limiter, cost=always(2)) as client:
+            with pytest.raises(CostTooHigh):  # before a connection is made
+                await client.send(url)
+        found[url] = " ".join(map(str, limiter))
+    assert found == KEYS
 
 
 async def redirect(request: web.Request) -> web.Response:
@@ -457,24 +302,15 @@ async def redirect(request: web.Request) -> web.Response:
     return web.Response(text="end")
 
 
-async def granted_by_host(integration: Integration) -> list[int]:
-    """Follow a redirect to another host, which redirects once more."""
+@every()
+async def test_hops_of_a_redirect_take_tokens_of_their_hosts(integration: Integration) -> None:
     limiter = KeyedRateLimiter(concurrency_limit=1)
     async with integration.serve(redirect, limiter=limiter) as at:
         assert await at.send() == (200, b"end")
         limiters = [limiter[f"{host}:{at.url.port}"] for host in ("127.0.0.1", "localhost")]
-    assert [each.statistics().in_flight for each in limiters] == [0, 0]
-    return [each.statistics().granted for each in limiters]
-
-
-@every(Feature.HOPS)
-async def test_each_hop_takes_a_token_of_its_host(integration: Integration) -> None:
-    assert await granted_by_host(integration) == [1, 2]
-
-
-@lacking(Feature.HOPS)
-async def test_redirect_chain_takes_one_token(integration: Integration) -> None:
-    assert await granted_by_host(integration) == [int(integration.has(LIMITS)), 0]
+    granted = [each.statistics().granted for each in limiters]
+    first = int(integration.has(LIMITS))
+    assert granted == ([1, 2] if integration.has(Feature.HOPS) else [first, 0])
 
 
 @every(LIMITS)
@@ -487,14 +323,49 @@ async def test_credentials_are_shown_nowhere(
         url = str(server.url.with_user("alice").with_password("secret") / "whole")
         assert await at.send(url, headers={"X-Token": "secret"}) == (200, b"body")
         assert server.seen[0].headers["Authorization"].startswith("Basic ")
-        assert len(limiter) == 1
-        of_host = limiter[f"127.0.0.1:{server.url.port}"]
-        async with of_host.throttle() as permit:
+        (key,) = limiter
+        async with limiter[key].throttle() as permit:
             with pytest.raises(ThrottleTimeout) as caught:
                 await at.send(url, headers={"X-Token": "secret"})
-        shown = [caught.value, of_host, of_host.statistics(), at.client.raw, limiter, permit]
-        shown += [ThrottleMiddleware(limiter), RetryMiddleware()]
+        shown = [caught.value, limiter[key], limiter[key].statistics(), at.client.raw, limiter]
+        shown += [permit, ThrottleMiddleware(limiter), RetryMiddleware()]
     assert not any("secret" in repr(each) + str(each) for each in shown)
     # httpx itself logs whole URLs.
     logged = [it.getMessage() for it in caplog.records if not it.name.startswith("http")]
     assert not any("secret" in message for message in logged)
+
+
+# ---- a limiter for each loop -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, KeyedRateLimiter])
+@pair
+async def test_each_loop_uses_its_own_limiter(integration: Integration, kind: type[Any]) -> None:
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(kind("100/s"))
+        return made[-1]
+
+    limiters: Any = PerLoop(make)
+
+    async def send(url: URL) -> None:
+        async with integration.client(limiters) as client:
+            assert (await client.send(url)).status == 200
+
+    limiters.get()  # it may be made before the session
+    async with serving(answer()) as (url, _):
+        await send(url)
+        await asyncio.to_thread(lambda: asyncio.run(send(url)))
+    # All begin small, as their outcomes are reported.
+    assert kind is KeyedRateLimiter or [it.statistics().burst for it in made] == [1.0, 1.0]
+    of_keys = kind is KeyedRateLimiter
+    assert [(it.total() if of_keys else it.statistics()).granted for it in made] == [1, 1]
+
+
+@pair
+async def test_key_for_limiter_without_keys_is_an_error(integration: Integration) -> None:
+    limiters: Any = PerLoop(lambda: RateLimiter("1/s"))
+    async with integration.client(limiters, key=always("us")) as client:
+        with pytest.raises(ValueError, match="needs a KeyedRateLimiter"):
+            await client.send("http://127.0.0.1:9/")

@@ -1,49 +1,120 @@
-"""Retries: the same for every integration that retries."""
+"""Retries: the same for every integration that retries.
+
+An error that prevents an attempt has the outcome of the attempt before as its cause.
+"""
 
 import asyncio
 import gc
+import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple, cast
 
 import pytest
+import trustme
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle._http import adapter
+from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryBudget
 from tests.integrations.clients import (
     CONNECTION_ERRORS,
     QUICK,
-    TIMEOUTS,
     Clock,
     Feature,
     Integration,
+    always,
+    body_of,
+    cut,
     every,
+    in_chunks,
     lacking,
 )
-from tests.misbehaving_server import BOMB, MisbehavingServer
-from tests.serving import Handler, answer, hang_up, never, until
-from tests.virtually import turns
+from tests.support.misbehaving_server import BOMB, MisbehavingServer
+from tests.support.serving import Handler, answer, endless, hang_up, until
+from tests.support.virtually import turns
 
 LIMITS, RETRIES = Feature.LIMITS, Feature.RETRIES
+OK = answer()
+SLOW_DOWN = in_chunks(b"slow down", Content_Length="9")
 
 
-# ---- throttled requests ------------------------------------------------------------------------
+async def endless_429(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(status=429)
+    await response.prepare(request)
+    while True:
+        await response.write(b"x" * 65536)
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize(
-    "throttled", [answer(429), answer(429, Retry_After="0"), answer(503, Retry_After="0")]
-)
+async def by_body(response: Any) -> bool:
+    assert response.url.path == "/"
+    return b"slow down" in await body_of(response)
+
+
+async def generated() -> AsyncIterator[bytes]:
+    yield b"same "
+    yield b"body"
+
+
+def retry(**options: Any) -> dict[str, Any]:
+    quick: dict[str, Any] = {"backoff": 0.001, "pause_jitter": 0, "attempts": 4}
+    return {"retry": Retry(**quick | options)}
+
+
+class Exchange(NamedTuple):
+    """A request that is answered by a script, and how it ends."""
+
+    method: str
+    script: list[Handler]
+    #: The last status, or the error that is raised.
+    end: Any
+    attempts: int
+    options: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    body: Callable[[], Any] = lambda: b"same body"
+
+
+THROTTLED_403 = answer(403, X_RateLimit_Remaining="0", Retry_After="0.001")
+LARGE = in_chunks(b"x" * 1_000_000, status=429, Content_Length="1000000")
+CUT_OFF = in_chunks(status=429, Content_Length="1000", then=cut)
+BUDGET = RetryBudget(capacity=30, cost=14)
+EXCHANGES: dict[str, Exchange] = {
+    "429": Exchange("POST", [answer(429), answer(429), OK], 200, 3),
+    "429 with a wait": Exchange("POST", [answer(429, Retry_After="0"), OK], 200, 2),
+    "503 with a wait": Exchange("POST", [answer(503, Retry_After="0"), OK], 200, 2),
+    "bare 503": Exchange("POST", [answer(503), OK], 503, 1),
+    "bare 503, GET": Exchange("GET", [answer(503), OK], 200, 2),
+    "throttled 403": Exchange("POST", [THROTTLED_403, OK], 200, 2),
+    "403": Exchange("POST", [answer(403), OK], 403, 1),
+    "404, GET": Exchange("GET", [answer(404), OK], 404, 1),
+    "no attempts left": Exchange("POST", [answer(429)], 429, QUICK.attempts),
+    "large body": Exchange("POST", [LARGE, OK], 200, 2),
+    "endless body": Exchange("POST", [endless_429, OK], 200, 2),
+    "body cut off": Exchange("POST", [CUT_OFF, OK], 200, 2),
+    "lost, POST": Exchange("POST", [hang_up, OK], CONNECTION_ERRORS, 1),
+    # By itself aiohttp sends a GET whose connection was cut once more, without a token.
+    "lost, GET": Exchange("GET", [hang_up, hang_up, OK], 200, 3),
+    "always lost": Exchange("GET", [hang_up], CONNECTION_ERRORS, QUICK.attempts),
+    "no exceptions": Exchange("GET", [hang_up, OK], CONNECTION_ERRORS, 1, retry(exceptions=())),
+    "spent budget": Exchange("GET", [answer(502)], 502, 3, retry(attempts=10, budget=BUDGET)),
+    "by body": Exchange("POST", [SLOW_DOWN, OK], 200, 2, retry(should_retry=by_body)),
+    "verdict no": Exchange("GET", [answer(429)], 429, 1, retry(should_retry=always(False))),
+    "generator": Exchange("POST", [answer(429), OK], 429, 1, {}, generated),
+    "buffered": Exchange("POST", [answer(429), OK], 200, 2, {"buffer_body": True}, generated),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
 @every(RETRIES)
-async def test_throttled_request_is_retried_with_any_method(
-    integration: Integration, throttled: Handler, method: str
-) -> None:
-    async with integration.serve(throttled, throttled, answer()) as at:
-        assert await at.send(method=method, body=b"same body") == (200, b"body")
-        assert at.seen == [(method, b"same body")] * 3
-        at.assert_granted(3)
+async def test_request_is_retried_or_not(integration: Integration, name: str) -> None:
+    method, script, end, attempts, options, body = EXCHANGES[name]
+    async with integration.serve(*script, **options) as at:
+        if isinstance(end, int):
+            assert (await at.send(method=method, body=body())).status == end
+        else:
+            with pytest.raises(end):
+                await at.send(method=method, body=body())
+        assert at.seen == [(method, b"same body")] * attempts
+        at.assert_granted(attempts)
 
 
 @lacking(RETRIES)
@@ -54,45 +125,7 @@ async def test_without_retries_a_request_is_sent_once(integration: Integration) 
         at.assert_granted(1)
 
 
-@every(RETRIES)
-async def test_last_throttled_response_is_returned(integration: Integration) -> None:
-    async with integration.serve(answer(429)) as at:
-        assert await at.send() == (429, b"body")
-        assert len(at.seen) == QUICK.attempts
-        at.assert_granted(QUICK.attempts)
-
-
-async def large(_: web.Request) -> web.Response:
-    return web.Response(status=429, body=b"x" * 8_000_000)
-
-
-def endless(status: int) -> Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=status)
-        await response.prepare(request)
-        while True:
-            await response.write(b"x" * 65536)
-
-    return handle
-
-
-async def broken_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(status=429, headers={"Content-Length": "1000"})
-    await response.prepare(request)
-    assert request.transport is not None
-    request.transport.close()
-    return response
-
-
-@pytest.mark.uvloop
-@pytest.mark.parametrize("throttled", [large, endless(429), broken_off])
-@every(RETRIES)
-async def test_body_of_a_throttled_response_delays_nothing(
-    integration: Integration, throttled: Handler
-) -> None:
-    async with integration.serve(throttled, answer()) as at:
-        assert await at.send() == (200, b"body")
-        at.assert_granted(2)
+# ---- bodies of throttled responses ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["throttled-and-stalled", "throttled-and-trickling"])
@@ -100,17 +133,22 @@ async def test_body_of_a_throttled_response_delays_nothing(
 async def test_unfinished_body_of_a_throttled_response_is_closed(
     integration: Integration, path: str, clock: Clock
 ) -> None:
-    async with integration.misbehave(clock.limiter()) as (_, at):
+    async with integration.misbehave(clock.limiter()) as (server, at):
         task = at.start(path)
+        await until(lambda: server.hits)
+        await turns(50)
+        assert not task.done()
         while not task.done():
-            await clock.skip(adapter.SHORT_TIME)
+            await clock.skip(1.0)
         assert await task == (200, b"body")
         at.assert_granted(2)
 
 
 @every(RETRIES)
-async def test_body_of_a_throttled_response_is_not_unpacked(integration: Integration) -> None:
-    assert len(BOMB) < adapter.SHORT_BODY  # otherwise it would not be read at all
+async def test_throttled_response_is_not_unpacked_and_keeps_its_connection(
+    integration: Integration,
+) -> None:
+    assert len(BOMB) < 1 << 16  # otherwise it would not be read at all
     async with integration.misbehave() as (server, at):
         gc.collect()
         tracemalloc.start()
@@ -124,48 +162,26 @@ async def test_body_of_a_throttled_response_is_not_unpacked(integration: Integra
             tracemalloc.stop()
         assert peak < 8 << 20
         at.assert_granted(2)
-
-
-@every(RETRIES)
-async def test_short_throttled_response_keeps_its_connection(integration: Integration) -> None:
     async with integration.misbehave() as (server, at):
         server.throttled_times, server.retry_after = 2, ""
         assert (await at.send("throttled")).status == 200
         assert (server.hits["/throttled"], server.connections) == (3, 1)
 
 
-@every(RETRIES)
-async def test_upload_throttled_before_it_is_read_is_repeated(integration: Integration) -> None:
-    async with integration.misbehave() as (_, at):
-        assert await at.send("throttled-early", "POST", body=b"x" * 500_000) == (200, b"500000")
-        at.assert_granted(2)
-
-
 # ---- failures ----------------------------------------------------------------------------------
 
 
 @every(RETRIES)
-async def test_lost_connection_is_retried_if_idempotent(integration: Integration) -> None:
-    async with integration.serve(hang_up, hang_up, answer(), hang_up, answer()) as at:
-        assert (await at.send()).status == 200
-        with pytest.raises(CONNECTION_ERRORS):
-            await at.send(method="POST", body=b"once")
-        assert len(at.seen) == 4
+async def test_half_closed_and_early_answer_are_retried(integration: Integration) -> None:
+    async with integration.misbehave() as (_, at):
+        assert (await at.send("half-closed-early")).status == 200
+        at.assert_granted(2)
+        assert await at.send("throttled-early", "POST", body=b"x" * 500_000) == (200, b"500000")
         at.assert_granted(4)
 
 
 @every(RETRIES)
-async def test_lost_connections_cost_one_token_each(integration: Integration) -> None:
-    """By itself aiohttp sends a GET whose connection was cut once more, without a token."""
-    async with integration.serve(hang_up) as at:
-        with pytest.raises(CONNECTION_ERRORS):
-            await at.send()
-        assert len(at.seen) == QUICK.attempts
-        at.assert_granted(QUICK.attempts)
-
-
-@every(RETRIES)
-async def test_refused_connection_is_retried(integration: Integration) -> None:
+async def test_refused_connection_is_retried_and_raises_at_last(integration: Integration) -> None:
     async with MisbehavingServer() as server:
         url = server.url
     async with integration.scene(url, []) as at:
@@ -175,111 +191,33 @@ async def test_refused_connection_is_retried(integration: Integration) -> None:
 
 
 @every(RETRIES)
-async def test_connection_half_closed_before_the_response_is_retried(
-    integration: Integration,
-) -> None:
-    async with integration.misbehave() as (server, at):
-        assert (await at.send("half-closed-early")).status == 200
-        assert server.hits["/half-closed-early"] == 2
-        at.assert_granted(2)
-
-
-@every(LIMITS, RETRIES)
-async def test_failure_pauses_no_other_request(integration: Integration) -> None:
-    retry = Retry(backoff=30, max_backoff=60, jitter="decorrelated")
-    async with integration.serve(hang_up, answer(), retry=retry) as at:
-        task = at.start()
-        await until(lambda: at.seen and not at.held)
-        assert at.paused_for == 0
-        assert (await at.send()).status == 200
-        assert not task.done()
-
-
-@every(RETRIES)
-async def test_given_exceptions_are_retried(integration: Integration, clock: Clock) -> None:
-    retry = Retry(backoff=0.001, exceptions=TIMEOUTS)
-    async with integration.serve(never, answer(), limiter=clock.limiter(), retry=retry) as at:
-        task = at.start(read_timeout=60)
-        await until(lambda: at.seen)
-        await turns(20)
-        await clock.skip(61)
-        while not task.done():
-            await clock.skip(0.01)
-        assert (await task).status == 200
-        assert len(at.seen) == 2
-        at.assert_granted(2)
-
-
-@every(RETRIES)
-async def test_empty_exceptions_retry_no_failure(integration: Integration) -> None:
-    retry = Retry(backoff=0.001, exceptions=())
-    async with integration.serve(hang_up, retry=retry) as at:
-        with pytest.raises(CONNECTION_ERRORS):
+async def test_wrong_certificate_is_not_retried(integration: Integration) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    cast("Any", trustme.CA().issue_cert("127.0.0.1")).configure_cert(context)
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, "127.0.0.1", 0, ssl=context
+    )
+    url = URL(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    async with server, integration.scene(url, []) as at:
+        with pytest.raises(Exception, match="certificate verify failed"):
             await at.send()
-        assert len(at.seen) == 1
         at.assert_granted(1)
 
 
+@pytest.mark.parametrize("buffer_body", [False, True])
 @every(RETRIES)
-async def test_spent_budget_ends_further_attempts(integration: Integration) -> None:
-    retry = Retry(attempts=10, backoff=0.001, budget=RetryBudget(capacity=30, cost=14))
-    async with integration.serve(answer(502), retry=retry) as at:
-        for requests in (3, 4):  # 28 of 30 are spent by the first request
-            assert (await at.send()).status == 502
-            assert len(at.seen) == requests
+async def test_failing_body_returns_its_slot(integration: Integration, buffer_body: bool) -> None:
+    async def failing() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise LookupError
 
-
-@every(RETRIES)
-async def test_success_refunds_the_retry_budget(integration: Integration) -> None:
-    retry = Retry(backoff=0.001, budget=RetryBudget(capacity=14, cost=14))
-    script = [answer(502), answer(), answer(502), answer()]
-    async with integration.serve(*script, retry=retry) as at:
-        for _ in range(2):
-            assert (await at.send()).status == 200
-        assert len(at.seen) == 4
-
-
-# ---- should_retry ------------------------------------------------------------------------------
-
-
-async def by_body(response: Any) -> bool:  # noqa: ANN401
-    assert response.url.path == "/"
-    body = await (response.aread() if hasattr(response, "aread") else response.read())
-    return b"slow down" in body
-
-
-async def slow_down(_: web.Request) -> web.Response:
-    return web.Response(text="slow down", headers={"X-Busy": "1"})
-
-
-def by_header(response: Any) -> bool | None:  # noqa: ANN401
-    return True if response.headers.get("X-Busy") else None
-
-
-Judge = Callable[[Any], bool | Awaitable[bool] | None]
-
-
-@pytest.mark.parametrize("judge", [by_header, by_body])
-@every(RETRIES)
-async def test_should_retry_decides_for_any_status(integration: Integration, judge: Judge) -> None:
-    retry = Retry(backoff=0.001, should_retry=judge)
-    async with integration.serve(slow_down, answer(), retry=retry) as at:
-        assert await at.send(method="POST") == (200, b"body")
-        async with await at.open() as stream:  # the body that was judged is read once more
-            assert [chunk async for chunk in stream.chunks()] == [b"body"]
-        assert len(at.seen) == 3
-        # Throttled, as a 429 is.
-        assert (at.limiter._engine.pause.began_at > 0) == integration.has(LIMITS)
-        at.assert_granted(3)
-
-
-@every(RETRIES)
-async def test_should_retry_false_makes_a_429_final(integration: Integration) -> None:
-    retry = Retry(backoff=0.001, should_retry=lambda _: False)
-    async with integration.serve(answer(429, Retry_After="30"), retry=retry) as at:
-        assert (await at.send()).status == 429
-        assert len(at.seen) == 1
-        assert at.paused_for == 0
+    # While it sends, aiohttp raises an error of its own.
+    wrapped = integration.library is None and not buffer_body
+    async with integration.serve(OK, buffer_body=buffer_body) as at:
+        with pytest.raises(CONNECTION_ERRORS if wrapped else LookupError):
+            await at.send(method="POST", body=failing())
+        assert at.held == 0
+        assert await at.send() == (200, b"body")
 
 
 @every()
@@ -289,48 +227,31 @@ async def test_raising_should_retry_returns_slot_and_connection(integration: Int
             raise LookupError("no such field")
         return False
 
-    unread = endless(200)
-    async with integration.serve(unread, answer(), retry=Retry(should_retry=judge)) as at:
+    async with integration.serve(endless, OK, **retry(should_retry=judge)) as at:
         with pytest.raises(LookupError, match="no such field"):
             await at.send()
         assert at.held == 0
         assert await at.send() == (200, b"body")
 
 
-# ---- bodies ------------------------------------------------------------------------------------
-
-
-async def generated() -> AsyncIterator[bytes]:
-    yield b"only "
-    yield b"once"
-
-
-@pytest.mark.parametrize("buffer_body", [False, True])
-@every(RETRIES)
-async def test_single_use_body_is_repeated_only_if_buffered(
-    integration: Integration, buffer_body: bool
+@pytest.mark.parametrize(
+    ("handler", "status"), [(answer(503), 503), (hang_up, None)], ids=["503", "lost"]
+)
+@every(LIMITS, RETRIES)
+async def test_rejection_is_final_and_the_outcome_before_is_its_cause(
+    integration: Integration, handler: Handler, status: int | None
 ) -> None:
-    attempts = 2 if buffer_body else 1
-    async with integration.serve(answer(429), answer(), buffer_body=buffer_body) as at:
-        reply = await at.send(method="POST", body=generated())
-        assert reply == (200 if buffer_body else 429, b"body")
-        assert at.seen == [("POST", b"only once")] * attempts
-        at.assert_granted(attempts)
-
-
-@pytest.mark.parametrize("buffer_body", [False, True])
-@every(RETRIES)
-async def test_failing_body_returns_slot_and_connection(
-    integration: Integration, buffer_body: bool
-) -> None:
-    async def failing() -> AsyncIterator[bytes]:
-        yield b"x"
-        raise LookupError
-
-    # While it sends, aiohttp raises an error of its own.
-    wrapped = integration.url is URL and not buffer_body
-    async with integration.serve(answer(), buffer_body=buffer_body) as at:
-        with pytest.raises(CONNECTION_ERRORS if wrapped else LookupError):
-            await at.send(method="POST", body=failing())
-        assert at.held == 0
-        assert await at.send() == (200, b"body")
+    options = retry(exceptions=(Exception,), attempts=9)
+    async with integration.serve(
+        handler, limiter=RateLimiter("1/h", concurrency_limit=1), queue_timeout=1, **options
+    ) as at:
+        with pytest.raises(ThrottleTimeout) as caught:
+            await at.send()
+        assert (len(at.seen), at.limiter.statistics().rejected) == (1, 1)
+    cause = caught.value.__cause__
+    if status is None:
+        assert isinstance(cause, CONNECTION_ERRORS)
+    else:
+        assert isinstance(cause, AttemptThrottled)
+        assert cause.status == status
+        assert f"got a response with status {status}" in str(cause)

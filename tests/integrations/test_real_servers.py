@@ -19,13 +19,12 @@ import pytest
 import aiothrottle
 from aiothrottle.cli import main
 from aiothrottle.headers import parse_rate_limit
-from tests.servers import need
+from tests.support.servers import need
 
 if TYPE_CHECKING:
     from real_servers.server import Server
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(400),  # the first test of a server installs it
     pytest.mark.skipif(
         "AIOTHROTTLE_REAL_SERVERS" not in os.environ, reason="AIOTHROTTLE_REAL_SERVERS is not set"
@@ -33,14 +32,8 @@ pytestmark = [
 ]
 
 FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
-QUICK = ("express-rate-limit legacy", "slowapi")  # and nginx, with the limiter of a probe
-
-
-# A header of each dialect, and who sends it.
-DIALECTS = {
-    "express-rate-limit legacy": "X-RateLimit-Remaining",
-    "slowapi": "X-RateLimit-Remaining",
-}
+#: A header of each server; nginx, which has none, is used with the limiter of a probe.
+HEADERS = {"express-rate-limit legacy": "X-RateLimit-Remaining", "slowapi": "X-RateLimit-Remaining"}
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def server(
     return found
 
 
-@pytest.mark.parametrize("server", QUICK, indirect=True)
+@pytest.mark.parametrize("server", HEADERS, indirect=True)
 def test_advised_line_causes_no_final_failure(server: "Server") -> None:
     from real_servers.trial import run_trial
 
@@ -92,12 +85,12 @@ async def first_headers(url: str) -> Mapping[str, str]:
         return response.headers
 
 
-@pytest.mark.parametrize("server", DIALECTS, indirect=True)
+@pytest.mark.parametrize("server", HEADERS, indirect=True)
 def test_headers_of_the_server_are_understood(server: "Server") -> None:
     from real_servers.server import watch
 
     headers, answers = watch(server, lambda url: asyncio.run(first_headers(url)))
-    assert DIALECTS[server.name] in headers
+    assert HEADERS[server.name] in headers
     limits = parse_rate_limit(200, headers, datetime.now(UTC))
     assert (limits.limit, limits.remaining) == (20, 19)
     assert limits.reset_after is not None

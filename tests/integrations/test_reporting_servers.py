@@ -1,66 +1,97 @@
-"""How a limiter does in front of the frameworks that report their quota, in virtual time.
+"""How a limiter does in front of servers that report their quota, in virtual time.
 
 A known limit is used as if nothing was reported; ``rate_limit="server"`` finds the limit, and keeps
-to it.
+to it. A quota that is refilled steadily, with a reset at which it is full, is used whole; and a
+token bucket that reports nothing useful uses up no attempts.
 """
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
+from typing import Any, Self
 
+import httpx
 import pytest
 
-from aiothrottle import RateLimiter
-from aiothrottle._http.quotas import ServerQuotas
+from aiothrottle import RateLimiter, TokenBucket
+from aiothrottle._http import quotas
 from aiothrottle.events import Event, QuotaMissing
-from aiothrottle.headers.parse import parse_response
-from aiothrottle.headers.server_clock import ServerClock
-from tests.reporting_servers import LIMIT, REPORTING, Server, Silent, express_legacy, koa
-from tests.virtually import now, virtual
+from aiothrottle.headers import Profile, parse_rate_limit, profile_for
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.retry import Retry
+from tests.integrations.clients import ONCE, always
+from tests.integrations.scripted import Script
+from tests.support.reading import NOW
+from tests.support.reporting_servers import (
+    LIMIT,
+    REPORTING,
+    Answer,
+    Server,
+    Silent,
+    express_legacy,
+    koa,
+)
+from tests.support.virtually import now, virtual, visit
 
 EPOCH = 1_800_000_000.0
-SECONDS, WORKERS, SLOTS = 15.0, 24, 8
+SECONDS, WORKERS, SLOTS = 12.0, 24, 8
 
 
-class Client:
-    """Sends requests by many workers, as a session does, and counts the server's answers."""
+class VirtualDate(datetime):
+    """The time of day, which jumps too."""
 
-    def __init__(self, limiter: RateLimiter, server: Server, *, ahead: float, seed: int) -> None:
-        self.limiter = limiter
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(EPOCH + now(), tz)
+
+
+@pytest.fixture(autouse=True)
+def _virtual_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "datetime", VirtualDate)
+
+
+class Load(httpx.AsyncBaseTransport):
+    """Sends requests to a server by many workers, as a client does, and counts its answers.
+
+    Args:
+        ahead: Seconds by which the clock of the server is ahead.
+        latency: The shortest and the longest seconds of each way to the server and back.
+    """
+
+    def __init__(
+        self, server: Server, *, ahead: float = 0.0, latency: tuple[float, float] = (0.004, 0.008)
+    ) -> None:
         self.admitted: list[float] = []
         self.throttled: list[float] = []
-        self._server = server
-        self._ahead = ahead
-        self._clock = ServerClock()
-        self._quotas = ServerQuotas("at once", (), 120.0)
-        self._random = random.Random(seed)
+        #: What the callers got.
+        self.finals: Counter[int] = Counter()
+        self._server, self._ahead, self._latency = server, ahead, latency
+        self._random = random.Random(1)
 
-    async def run(self, seconds: float = SECONDS) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
-                group.create_task(self._work(now() + seconds))
+    async def run(
+        self, limiter: RateLimiter, seconds: float = SECONDS, *, retry: Retry = ONCE, **options: Any
+    ) -> None:
+        transport = ThrottledTransport(limiter, transport=self, retry=retry, **options)
+        async with httpx.AsyncClient(transport=transport) as client:
 
-    async def _work(self, ends_at: float) -> None:
-        while now() < ends_at:
-            async with self.limiter.throttle() as permit:
-                if now() >= ends_at:
-                    return
-                await self._travel()
-                arrived = now()
-                status, headers = self._server.answer(EPOCH + self._ahead + arrived)
-                (self.admitted if status == 200 else self.throttled).append(arrived)
-                await self._travel()
-                received = datetime.fromtimestamp(EPOCH + now(), UTC)
-                limits = parse_response(status, headers, received, server=self._clock)
-                self._quotas.apply(self.limiter, permit, limits)
-                if limits.throttled:
-                    permit.report_throttled(limits.retry_after)
-                else:
-                    permit.report_success()
+            async def work() -> None:
+                while True:
+                    self.finals[(await client.get("http://ours/")).status_code] += 1
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(0.004 + 0.004 * self._random.random())
+            workers = [asyncio.create_task(work()) for _ in range(WORKERS)]
+            await asyncio.sleep(seconds)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:  # noqa: ARG002
+        await asyncio.sleep(self._random.uniform(*self._latency))
+        status, headers = self._server.answer(EPOCH + self._ahead + now())
+        (self.admitted if status == 200 else self.throttled).append(now())
+        await asyncio.sleep(self._random.uniform(*self._latency))
+        return httpx.Response(status, headers=headers)
 
     def used(self, begin: float = 0.0, end: float = SECONDS) -> float:
         """The part of the server's limit that was used."""
@@ -71,44 +102,36 @@ class Client:
         return len(self.throttled) / (len(self.throttled) + len(self.admitted))
 
 
-CASES = pytest.mark.parametrize(
-    ("name", "ahead"), [(name, ahead) for name in REPORTING for ahead in (0.0, 0.37, -3600.5)]
+#: Seconds by which the clock of a server is ahead.
+AHEAD = (0.37, -3600.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"), [(name, AHEAD[n % len(AHEAD)]) for n, name in enumerate(REPORTING)]
 )
-
-
-@CASES
 @virtual
-async def test_known_limit_is_used_whatever_is_reported(name: str, ahead: float) -> None:
-    limiter = RateLimiter(LIMIT, concurrency_limit=SLOTS)
-    client = Client(limiter, REPORTING[name](), ahead=ahead, seed=1)
-    await client.run()
-    assert client.throttled == []
-    assert client.used() >= 0.97
+async def test_limit_is_used_whatever_is_reported(name: str, ahead: float) -> None:
+    """Whether it is known or has to be found."""
+    load = Load(REPORTING[name](), ahead=ahead)
+    await load.run(RateLimiter(LIMIT, concurrency_limit=SLOTS))
+    assert load.throttled == []
+    assert load.used() >= 0.97
+    load = Load(REPORTING[name](), ahead=ahead)
+    await load.run(RateLimiter("server", concurrency_limit=SLOTS))
+    assert load.part_throttled <= 0.01
+    assert load.used(SECONDS, 2 * SECONDS) >= 0.85
 
 
-@CASES
-@virtual
-async def test_reported_limit_is_found_and_kept(name: str, ahead: float) -> None:
-    limiter = RateLimiter("server", concurrency_limit=SLOTS)
-    client = Client(limiter, REPORTING[name](), ahead=ahead, seed=2)
-    await client.run()
-    assert client.part_throttled <= 0.01
-    assert client.used() >= 0.85
-
-
-@pytest.mark.parametrize("make", [express_legacy, koa])
-@pytest.mark.parametrize("period", [2.0, 5.0, 10.0])
-@pytest.mark.parametrize("slots", [SLOTS, WORKERS])
+@pytest.mark.parametrize(("make", "period"), [(express_legacy, 5.0), (koa, 10.0)])
 @virtual
 async def test_longer_window_is_found_soon(
-    make: Callable[[int, float], Server], period: float, slots: int
+    make: Callable[[int, float], Server], period: float
 ) -> None:
-    limiter = RateLimiter("server", concurrency_limit=slots)
-    client = Client(limiter, make(int(LIMIT * period), period), ahead=0.37, seed=3)
-    await client.run(60.0)
-    assert sum(at > 20 for at in client.throttled) == 0
-    assert client.part_throttled <= 0.01
-    assert client.used(20.0, 60.0) >= 0.85
+    load = Load(make(int(LIMIT * period), period), ahead=0.37)
+    await load.run(RateLimiter("server", concurrency_limit=SLOTS), 40.0)
+    assert sum(at > 20 for at in load.throttled) == 0
+    assert load.part_throttled <= 0.01
+    assert load.used(20.0, 40.0) >= 0.85
 
 
 @virtual
@@ -117,13 +140,9 @@ async def test_limit_that_another_client_uses_too_is_shared() -> None:
     server = express_legacy(100, 60.0)
     for _ in range(50):
         server.answer(EPOCH)
-    client = Client(RateLimiter("100/min", concurrency_limit=SLOTS), server, ahead=0.0, seed=4)
-    await client.run(59.0)
-    assert client.throttled == []
-    assert len(client.admitted) == 50
-
-
-# ---- servers that report nothing -----------------------------------------------------------------
+    load = Load(server)
+    await load.run(RateLimiter("100/min", concurrency_limit=SLOTS), 59.0)
+    assert (load.throttled, len(load.admitted)) == ([], 50)
 
 
 @virtual
@@ -131,35 +150,127 @@ async def test_silent_server_is_reported_once(caplog: pytest.LogCaptureFixture) 
     limiter = RateLimiter("server", concurrency_limit=SLOTS)
     events: list[Event] = []
     limiter.observe(events.append)
-    client = Client(limiter, Silent(), ahead=0.0, seed=5)
-    await client.run(5.0)
-    assert [event for event in events if isinstance(event, QuotaMissing)] == [
-        QuotaMissing(None, 20)
-    ]
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
+    load = Load(Silent())
+    await load.run(limiter, 2.0)
+    missing = [event for event in events if isinstance(event, QuotaMissing)]
+    assert missing == [QuotaMissing(None, 20)]
+    (record,) = [it for it in caplog.records if it.levelname == "WARNING"]
     assert "reports no limit in 20 answers" in record.getMessage()
-    assert limiter.statistics().concurrency_limit == SLOTS
     # Eight at a time from the 21st on, each of 12 ms.
-    assert len(client.admitted) > 5.0 / 0.013 * SLOTS / 2
+    assert len(load.admitted) > 2.0 / 0.013 * SLOTS / 2
+    # A late report is followed all the same.
+    later = Load(REPORTING["express, draft 6"]())
+    await later.run(limiter, 10.0)
+    assert later.used(4.0, 12.0) >= 0.97
+    assert sum(at > 3.0 for at in later.throttled) == 0
+    # Without a limit of slots there is one request at a time.
+    alone = Load(Silent())
+    await alone.run(RateLimiter("server"), 2.0)
+    assert 2.0 / 0.016 <= len(alone.admitted) <= 2.0 / 0.008
+
+
+# ---- servers with a token bucket -----------------------------------------------------------------
+
+
+class Refilled:
+    """A server with tokens that trickle in, at `rate` a second up to `most`.
+
+    Args:
+        headers: Returns what an answer reports, by its status and the tokens that are left.
+    """
+
+    def __init__(
+        self,
+        most: float,
+        rate: float,
+        headers: Callable[[int, float], dict[str, str]],
+        *,
+        cost: float = 1.0,
+        status: int = 429,
+    ) -> None:
+        self._most, self._rate, self._cost = most, rate, cost
+        self._headers, self._status = headers, status
+        self._left, self._at = most, EPOCH
+
+    def answer(self, now: float) -> Answer:
+        self._left = min(self._most, self._left + self._rate * (now - self._at))
+        self._at = now
+        status = 200 if self._left >= self._cost else self._status
+        self._left -= self._cost if status == 200 else 0.0
+        return status, self._headers(status, self._left)
+
+
+TOKENS, MINUTES, CALL = 30_000, 6, 400
+
+
+@pytest.mark.parametrize(("others", "latency"), [(0.0, 0.3), (0.0, 15.0), (0.5, 2.0)])
+@virtual
+async def test_refilled_quota_is_used_whole(others: float, latency: float) -> None:
+    """Other programs use a part of what trickles in."""
+    rate = TOKENS / 60
+
+    def headers(_: int, left: float) -> dict[str, str]:
+        return {
+            "x-ratelimit-limit-tokens": f"{TOKENS}",
+            "x-ratelimit-remaining-tokens": f"{left:.0f}",
+            "x-ratelimit-reset-tokens": f"{(TOKENS - left) / rate:.3f}s",
+        }
+
+    server = Refilled(TOKENS, rate * (1 - others), headers, cost=CALL)
+    load = Load(server, latency=(0.0, latency))
+    await load.run(
+        RateLimiter({"tokens": f"{TOKENS}/min"}, algorithm=TokenBucket, guard=0.0),
+        60 * MINUTES,
+        retry=Retry(),
+        profiles=[Profile("ours", ("ours",), refills=True)],
+        cost=always({"tokens": CALL}),
+    )
+    left_by_others = TOKENS + (1 - others) * TOKENS * MINUTES
+    assert len(load.admitted) * CALL > 0.97 * left_by_others
+    assert len(load.throttled) < 0.1 * len(load.admitted)
+
+
+def wait_of(status: int, left: float) -> dict[str, str]:
+    """Return the headers of Traefik: the wait of this one request, a few milliseconds."""
+    return {} if status == 200 else {"Retry-After": "0", "X-Retry-In": f"{50 * (1 - left):.6f}ms"}
+
+
+def nothing(*_: float) -> dict[str, str]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("status", "reports", "burst", "rate"),
+    [(429, True, 20, None), (429, True, 5, "20/s"), (429, False, 20, None), (503, False, 20, None)],
+)
+@virtual
+async def test_gateway_with_a_bucket_uses_up_no_attempts(
+    status: int, reports: bool, burst: int, rate: str | None
+) -> None:
+    load = Load(Refilled(burst, 20, wait_of if reports else nothing, status=status))
+    await load.run(RateLimiter(rate, concurrency_limit=SLOTS), 20, retry=Retry())
+    assert set(load.finals) == {200}
+    assert len(load.admitted) >= (0.4 if reports else 0.95) * 20 * 20
+    assert len(load.throttled) < (1.5 if reports else 0.8) * len(load.admitted)
+
+
+@pytest.mark.parametrize("host", ["api.openai.com", "api.anthropic.com", "api.groq.com"])
+def test_profiles_of_model_servers_are_refilled(host: str) -> None:
+    headers = {"x-ratelimit-remaining-tokens": "1"}
+    assert parse_rate_limit(200, headers, NOW, profile=profile_for(host)).refills
+    assert not parse_rate_limit(200, headers, NOW).refills
 
 
 @virtual
-async def test_without_slots_a_silent_server_gets_one_request_at_a_time() -> None:
-    limiter = RateLimiter("server")
-    client = Client(limiter, Silent(), ahead=0.0, seed=6)
-    await client.run(2.0)
-    assert limiter.statistics().concurrency_limit == 1
-    assert 2.0 / 0.016 <= len(client.admitted) <= 2.0 / 0.008
+async def test_following_limiter_keeps_to_a_refilled_quota() -> None:
+    def headers(remaining: int, reset: str) -> dict[str, str]:
+        values = {"limit": "500", "remaining": f"{remaining}", "reset": reset}
+        return {f"x-ratelimit-{name}-requests": value for name, value in values.items()}
 
-
-@virtual
-async def test_late_report_is_followed_after_the_warning() -> None:
-    limiter = RateLimiter("server", concurrency_limit=SLOTS)
-    silent, reporting = Silent(), REPORTING["express, draft 6"]()
-    client = Client(limiter, silent, ahead=0.0, seed=7)
-    await client.run(1.0)
-    later = Client(limiter, reporting, ahead=0.0, seed=8)
-    await later.run(10.0)
-    assert later.used(2.0, 11.0) >= 0.97
-    assert sum(at > 2.0 for at in later.throttled) == 0
+    full, limiter = RateLimiter("server"), RateLimiter("server", concurrency_limit=5)
+    for each, reported in ((full, headers(499, "0s")), (limiter, headers(0, "60.0s"))):
+        async with Script((200, reported)).client(each) as client:
+            assert (await client.get("https://api.openai.com/")).status_code == 200
+    # The reset is when it is full, and tells no window.
+    starts = [await visit(limiter) for _ in range(3)]
+    assert starts == pytest.approx([0.48, 0.96, 1.44])

@@ -1,20 +1,21 @@
 """What the integrations report to the limiter: throttled, failed, cancelled, and its effect.
 
 After a pause one request goes ahead, and what the others do depends on the report about it;
-adaptive slots learn from failures.
+adaptive limits learn from successes and failures.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from aiothrottle import AdaptiveConcurrency, RateLimiter
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
 from aiothrottle.aiohttp import Retry
-from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every
-from tests.serving import Handler, answer, hang_up, never, until
+from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
+from tests.integrations.scripted import Script, Step
+from tests.support.serving import Handler, answer, hang_up, never, until
+from tests.support.virtually import turns, virtual
 
 LIMITS = Feature.LIMITS
 WORKERS = 6
@@ -48,119 +49,83 @@ async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
     return [at.start() for _ in range(WORKERS)]
 
 
-@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("status", [200, 500])
 @every(LIMITS)
 async def test_others_follow_the_answer_to_the_first(integration: Integration, status: int) -> None:
     gate = Gate(status)
-    limiter = RateLimiter(1000)
-    async with integration.serve(empty_429, gate, limiter=limiter, **ONCE) as at:
+    async with integration.serve(empty_429, gate, limiter=RateLimiter(1000), **ONCE) as at:
         tasks = await waiting(at)
         await until(lambda: len(at.seen) == 2)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.01)
         assert len(at.seen) == 2
         gate.opened.set()
         replies = await asyncio.gather(*tasks)
         assert [reply.status for reply in replies] == [status] * WORKERS
 
 
-@pytest.mark.parametrize("throttled", [empty_429, answer(429), answer(503)])
+@pytest.mark.parametrize("first", [hang_up, never], ids=["cut off", "cancelled"])
 @every(LIMITS)
-async def test_each_pause_costs_one_throttled_request(
-    integration: Integration, throttled: Handler
-) -> None:
-    ends_at = asyncio.get_running_loop().time() + 0.17
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        if asyncio.get_running_loop().time() < ends_at:
-            return await throttled(request)
-        return web.Response()
-
-    limiter = RateLimiter(1000)
-    async with integration.serve(handle, limiter=limiter, **ONCE) as at:
-        assert (await at.send()).status in {429, 503}
-        replies = await asyncio.gather(*(at.send() for _ in range(2 * WORKERS)))
-        assert sum(reply.status != 200 for reply in replies) <= 3
-
-
-@every(LIMITS)
-async def test_cut_connection_passes_the_role_on(integration: Integration) -> None:
-    gate = Gate()
-    limiter = RateLimiter(1000)
-    async with integration.serve(answer(429), hang_up, gate, limiter=limiter, **ONCE) as at:
+async def test_ended_first_request_is_replaced(integration: Integration, first: Handler) -> None:
+    gate, limiter = Gate(), RateLimiter(1000)
+    async with integration.serve(answer(429), first, gate, limiter=limiter, **ONCE) as at:
         tasks = await waiting(at)
+        await until(lambda: len(at.seen) >= 2)
+        if first is never:
+            tasks[0].cancel()
         await until(lambda: len(at.seen) == 3)
-        await asyncio.sleep(0.02)
+        await turns(100)
         assert len(at.seen) == 3  # one in its place
         gate.opened.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sum(isinstance(result, CONNECTION_ERRORS) for result in results) == 1
+        (error,) = [result for result in results if isinstance(result, BaseException)]
+        assert isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))
+
+
+# ---- adaptive limits -----------------------------------------------------------------------------
 
 
 @every(LIMITS)
-async def test_cancelled_request_passes_the_role_on(integration: Integration) -> None:
-    gate = Gate()
-    limiter = RateLimiter(1000)
-    async with integration.serve(answer(429), never, gate, limiter=limiter, **ONCE) as at:
-        tasks = await waiting(at)
-        await until(lambda: len(at.seen) == 2)
-        tasks[0].cancel()
-        await until(lambda: len(at.seen) == 3)
-        await asyncio.sleep(0.02)
-        assert len(at.seen) == 3  # one in its place
-        gate.opened.set()
-        replies = await asyncio.gather(*tasks[1:])
-        assert [reply.status for reply in replies] == [200] * (WORKERS - 1)
+async def test_answers_reach_adaptive_limits(integration: Integration) -> None:
+    slots = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
+    async with integration.serve(*[answer()] * 40, answer(429), limiter=slots, **ONCE) as at:
+        await asyncio.gather(*(at.send() for _ in range(40)))
+        grown: float = slots.statistics().concurrency_limit or 0
+        await at.send()
+    assert grown > max(4, slots.statistics().concurrency_limit or 99)
+    rate = RateLimiter(AdaptiveRate(500, 1, 1000))
+    async with integration.serve(answer(), answer(429), limiter=rate, **ONCE) as at:
+        await at.send()
+        grown = rate.statistics().rate_limit or 0
+        await at.send()
+    assert grown >= 500 > (rate.statistics().rate_limit or 999)
 
 
-# ---- adaptive slots ------------------------------------------------------------------------------
-
-
-def adaptive() -> RateLimiter:
-    return RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
-
-
-@pytest.mark.parametrize("handler", [answer(500), answer(502), hang_up])
-@every(LIMITS)
+@pytest.mark.parametrize("handler", [answer(502), hang_up], ids=["502", "cut off"])
+@pair
 async def test_failures_are_no_fast_successes(integration: Integration, handler: Handler) -> None:
-    limiter = adaptive()
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
     async with integration.serve(handler, limiter=limiter, **ONCE) as at:
         for _ in range(10):
             await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
-        concurrency_limit = limiter.statistics().concurrency_limit
-        assert concurrency_limit is not None
-        assert concurrency_limit <= 4
-
-
-@every(LIMITS)
-async def test_bare_429_lowers_adaptive_slots_without_a_pause(integration: Integration) -> None:
-    limiter = adaptive()
-    async with integration.serve(answer(429), limiter=limiter, **ONCE) as at:
-        await asyncio.gather(*(at.send() for _ in range(4)))
-        assert at.paused_for == 0.0
-        concurrency_limit = limiter.statistics().concurrency_limit
-        assert concurrency_limit is not None
-        assert concurrency_limit < 4
-
-
-@every(LIMITS)
-async def test_retry_after_pauses_adaptive_slots(integration: Integration) -> None:
-    async with integration.serve(answer(429, Retry_After="7"), limiter=adaptive(), **ONCE) as at:
-        await at.send()
-        assert 6.0 < at.paused_for <= 7.0
+    assert (limiter.statistics().concurrency_limit or 99) <= 4
 
 
 @pytest.mark.parametrize(
-    "limiter",
+    ("rate", "adaptive", "answer", "pause"),
     [
-        lambda: RateLimiter(concurrency_limit=4),
-        lambda: RateLimiter(100, concurrency_limit=AdaptiveConcurrency(4, 1, 16)),
+        # The slots are lowered instead.
+        (None, True, 429, 0),
+        (None, True, (429, {"Retry-After": "7"}), 7),
+        (None, False, 429, 0.05),
+        (100, True, 429, 0.05),
     ],
-    ids=["no adaptive slots", "a rate"],
 )
-@every(LIMITS)
-async def test_bare_429_pauses_any_other_limit(
-    integration: Integration, limiter: Callable[[], RateLimiter]
+@virtual
+async def test_bare_429_pauses_all_but_adaptive_slots(
+    rate: int | None, adaptive: bool, answer: Step, pause: float
 ) -> None:
-    async with integration.serve(answer(429), limiter=limiter(), **ONCE) as at:
-        await at.send()
-        assert 0.0 < at.paused_for <= 0.05
+    limiter = RateLimiter(rate, concurrency_limit=AdaptiveConcurrency(4, 1, 16) if adaptive else 4)
+    async with Script(answer).client(limiter, retry=ONCE["retry"]) as client:
+        await client.get("http://a/")
+    assert limiter.statistics().paused_for == pause
+    assert ((limiter.statistics().concurrency_limit or 99) < 4) == adaptive

@@ -1,123 +1,164 @@
-"""One warning for each host that seems to throttle by a status that does not count as throttled."""
+"""Statuses that may mean "throttled": a bare 503, and what is suspected of a host, once.
 
+A 503 without Retry-After delays its own request; where most answers are such, it throttles.
+"""
+
+import asyncio
 import logging
 
+import httpx
 import pytest
-from aiohttp import web
 
 from aiothrottle import RateLimiter
-from aiothrottle._http.suspicion import Suspicion
-from aiothrottle.aiohttp import Retry
-from aiothrottle.events import Event, ThrottlingSuspected
+from aiothrottle.events import Event, Paused, Throttled, ThrottlingSuspected
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.retry import Retry
 from tests.integrations.clients import Feature, Integration, every
-from tests.serving import Handler
+from tests.integrations.scripted import Script
+from tests.support.serving import answer
+from tests.support.virtually import turns, virtual
 
-LIMITS = Feature.LIMITS
-
-
-def verdicts(
-    *statuses: int, host: str = "a", suspicion: Suspicion | None = None
-) -> list[tuple[set[int], float]]:
-    """Return what is suspected when a host answers with these statuses, one a second."""
-    suspicion = suspicion or Suspicion()
-    found = [
-        suspicion.count(host, status, float(second), throttled=False)
-        for second, status in enumerate(statuses)
-    ]
-    return [each for each in found if each]
+QUICK = Retry(attempts=1, backoff=1e-6, max_backoff=1e-6)
+Verdict = tuple[frozenset[int], float]
 
 
-def test_too_many_answers_are_suspected_once() -> None:
-    assert verdicts(*[403, 200, 200, 200] * 10) == [({403}, 0.25)]
-    assert verdicts(*[403, 503] * 20) == [({403, 503}, 1.0)]
+def watched() -> tuple[RateLimiter, list[Event]]:
+    limiter, events = RateLimiter(concurrency_limit=4), list[Event]()
+    limiter.observe(events.append)
+    return limiter, events
+
+
+# ---- a bare 503 --------------------------------------------------------------------------------
+
+
+@virtual
+async def test_broken_page_holds_up_no_other_request() -> None:
+    limiter, events = watched()
+    paths: list[str] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.path)
+        return httpx.Response(503 if request.url.path == "/broken" else 200)
+
+    mock = ThrottledTransport(limiter, transport=httpx.MockTransport(respond), retry=Retry())
+    async with httpx.AsyncClient(transport=mock) as client:
+        broken = asyncio.create_task(client.get("http://a/broken"))
+        await turns(20)
+        for number in range(40):
+            assert (await client.get(f"http://a/{number}")).status_code == 200
+        assert not broken.done()
+        assert (await broken).status_code == 503
+    assert paths.count("/broken") == 5
+    assert not [it for it in events if isinstance(it, Paused | Throttled)]
 
 
 @pytest.mark.parametrize(
-    "statuses",
+    ("statuses", "throttled"),
     [
-        [403] * 19,
-        [403, *[200] * 5] * 10,
-        [404] * 50,
-        [500] * 50,
-        [200] * 50,
-        [403, *[200] * 15] * 10,
+        # More than two thirds of the last ten answers, of at least four.
+        ([503] * 6, [3, 4, 5]),
+        ([503, 200] * 10, []),
+        ([503, 503, 200, 503], [3]),
+        ([503, 200, 200, 503, 503, 503, 503], [6]),
+        ([503, *[200] * 9, *[503] * 7], [16]),
+        # Counting begins with the first one, and what a host does is remembered.
+        ([*[200] * 20, *[503] * 4], [23]),
+        ([*[503] * 4, *[200] * 20, 503], [3, 24]),
     ],
+    ids=lambda value: str(value)[:30],
 )
-def test_few_answers_are_not_suspected(statuses: list[int]) -> None:
-    assert verdicts(*statuses) == []
+@virtual
+async def test_most_answers_503_throttle(statuses: list[int], throttled: list[int]) -> None:
+    limiter, events = watched()
+    found: list[int] = []
+    async with Script(*statuses).client(limiter, retry=QUICK) as client:
+        for number in range(len(statuses)):
+            before = len(events)
+            await client.get("http://a/")
+            await asyncio.sleep(1)
+            if any(isinstance(it, Throttled) for it in events[before:]):
+                found.append(number)
+    assert found == throttled
 
 
-def test_throttled_answers_are_not_suspected() -> None:
-    suspicion = Suspicion()
-    for second in range(50):
-        assert suspicion.count("a", 503, float(second), throttled=True) is None
-    assert not suspicion.tallies
+@virtual
+async def test_host_that_throttled_by_503_is_forgotten_after_ten_minutes() -> None:
+    limiter, events = watched()
+    async with Script(503).client(limiter, retry=QUICK) as client:
+        for seconds in (0, 0, 0, 0, 600, 601, 0, 0, 0):
+            await asyncio.sleep(seconds)
+            await client.get("http://a/")
+        for host in ["b", *range(1024), "b", "b", "b"]:
+            await client.get(f"http://{host}/")
+    # The second host was one of too many, and counted anew.
+    assert sum(isinstance(it, Throttled) for it in events) == 3
 
 
-def test_counting_ends_after_a_minute() -> None:
-    suspicion = Suspicion()
-    for at in range(0, 1000, 4):  # 15 a minute
-        assert suspicion.count("a", 403, float(at), throttled=False) is None
-    assert suspicion.count("b", 200, 2000.0, throttled=False) is None
-    assert not suspicion.tallies
+# ---- suspicion ---------------------------------------------------------------------------------
 
 
-def test_hosts_are_counted_apart_in_bounded_memory() -> None:
-    suspicion = Suspicion()
-    for host in range(3000):
-        assert suspicion.count(str(host), 403, 0.0, throttled=False) is None
-    assert len(suspicion.tallies) <= 1025
-    assert verdicts(*[403] * 40, host="b", suspicion=suspicion) == [({403}, 1.0)]
+async def suspected(
+    statuses: list[int], *, gap: float = 1.0, retry: Retry | None = None
+) -> list[Verdict]:
+    """Return what is suspected when a host answers with these statuses, one every `gap` seconds."""
+    limiter, events = watched()
+    retry = Retry(attempts=1, throttled_statuses={429}) if retry is None else retry
+    async with Script(*statuses).client(limiter, retry=retry) as client:
+        for _ in statuses:
+            await client.get("http://a/")
+            await asyncio.sleep(gap)
+    return [(it.statuses, it.part) for it in events if isinstance(it, ThrottlingSuspected)]
 
 
-def handler(status: int, every_nth: int) -> Handler:
-    count = 0
+@pytest.mark.parametrize(
+    ("statuses", "found"),
+    [
+        # A share above 0.2 of at least 20 answers, once.
+        ([403] * 19, []),
+        ([403] * 60, [({403}, 1.0)]),
+        ([403, 200, 200, 200] * 20, [({403}, 0.25)]),
+        ([403, 503] * 20, [({403, 503}, 1.0)]),
+        ([403, *[200] * 4] * 10, [({403}, 5 / 21)]),
+        ([*[403, *[200] * 4] * 4, 200, 200], []),
+        ([403, *[200] * 5] * 10, []),
+        # Counting begins with the first one.
+        ([*[200] * 30, *[403] * 20], [({403}, 1.0)]),
+        # Other statuses have no second meaning.
+        *(([status] * 50, []) for status in (200, 400, 404, 500, 502)),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+@virtual
+async def test_share_of_answers_is_suspect(statuses: list[int], found: list[Verdict]) -> None:
+    assert await suspected(statuses, gap=0.1) == [(frozenset(of), part) for of, part in found]
 
-    async def handle(_: web.Request) -> web.Response:
-        nonlocal count
-        count += 1
-        return web.Response(status=200 if count % every_nth else status)
 
-    return handle
+@virtual
+async def test_answers_count_for_a_minute_and_for_their_host() -> None:
+    assert await suspected([403] * 100, gap=3.2) == []  # 19 in less than a minute
+    assert await suspected([403] * 100, gap=3.1) == [(frozenset({403}), 1.0)]
+    retry = Retry(attempts=1, throttled_statuses={403, 503}, backoff=1e-6, max_backoff=1e-6)
+    assert await suspected([403, 503] * 30, gap=0.1, retry=retry) == []
+    limiter, events = watched()
+    async with Script(403).client(limiter) as client:
+        for host in [*range(1100), *[0, 100, 1099] * 19]:
+            await client.get(f"http://{host}.test/")
+    # The first one was forgotten, and then counted anew.
+    hosts = [event.host for event in events if isinstance(event, ThrottlingSuspected)]
+    assert hosts == ["100.test", "1099.test"]
 
 
-@every(LIMITS)
+@every(Feature.LIMITS)
 async def test_suspicion_is_logged_and_emitted_once(
     integration: Integration, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = RateLimiter(100_000)
-    seen: list[Event] = []
-    limiter.observe(seen.append)
-    async with integration.serve(handler(403, 3), limiter=limiter) as at:
-        for _ in range(60):
+    limiter, events = watched()
+    async with integration.serve(answer(403), answer(), answer(403), limiter=limiter) as at:
+        for _ in range(30):
             await at.send()
         host = at.url.host
-    [event] = [event for event in seen if isinstance(event, ThrottlingSuspected)]
-    assert (event.key, event.host) == (None, host)
-    assert event.statuses == frozenset({403})
-    assert event.part == pytest.approx(0.35, abs=0.03)
+    [event] = [event for event in events if isinstance(event, ThrottlingSuspected)]
+    assert event == ThrottlingSuspected(None, host or "", frozenset({403}), 19 / 20)
     [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "with 403, which does not count as throttled" in record.getMessage()
-    assert "Retry(throttled_statuses={403, 420, 429, 503, 529})" in record.getMessage()
-
-
-@pytest.mark.parametrize("status", [404, 500])
-@every(LIMITS)
-async def test_other_statuses_are_not_suspected(
-    integration: Integration, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with integration.serve(handler(status, 1), limiter=RateLimiter(100_000)) as at:
-        for _ in range(30):
-            await at.send()
-    assert not [each for each in caplog.records if each.levelno == logging.WARNING]
-
-
-@every(LIMITS)
-async def test_status_that_counts_as_throttled_is_not_suspected(
-    integration: Integration, caplog: pytest.LogCaptureFixture
-) -> None:
-    retry = Retry(attempts=1, throttled_statuses={403}, backoff=1e-6, max_backoff=1e-6)
-    async with integration.serve(handler(403, 1), limiter=RateLimiter(1e6), retry=retry) as at:
-        for _ in range(30):
-            assert (await at.send()).status == 403
-    assert not [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert "Retry(throttled_statuses={403, 420, 429, 529})" in record.getMessage()

@@ -1,474 +1,395 @@
-"""Events: which limiter emits which, when and to which observer; none without observers."""
+"""Events: which limiter emits which, when, to which observer, and its statistics."""
 
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import TypeAlias
+import random
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
-import aiohttp
-import httpx
 import pytest
 
 from aiothrottle import (
     AdaptiveConcurrency,
     AdaptiveRate,
     KeyedRateLimiter,
-    QueueFull,
     Rate,
     RateLimiter,
-    ThrottleTimeout,
+    TokenBucket,
     WaitUntil,
+    errors,
+    events,
 )
-from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.events import (
-    Adapted,
-    Event,
-    Granted,
-    Paused,
-    QuotaUpdated,
-    Rejected,
-    Retried,
-    Throttled,
-)
-from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.events import Adapted, Event, Granted, Paused, QuotaUpdated, Rejected, Throttled
 from aiothrottle.stores import MemoryStore
-from tests.serving import answer, hang_up, serving
-from tests.virtually import turns, virtual
-
-Events: TypeAlias = list[Event]
-
-
-def observed(limiter: RateLimiter | KeyedRateLimiter) -> Events:
-    seen: Events = []
-    limiter.observe(seen.append)
-    return seen
+from aiothrottle.testing import VirtualTimeLoop
+from tests.limiter.common import observed, queued, throttle_one, together
+from tests.support.virtually import counts, now, turns, visit, visits
 
 
-@asynccontextmanager
-async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
-    async with limiter.throttle():
-        yield
-
-
-# ---- grants and rejections ---------------------------------------------------------------------
-
-
-@virtual
-async def test_each_grant_is_emitted_with_its_wait() -> None:
-    limiter = RateLimiter("2/s")
-    seen = observed(limiter)
-    for _ in range(3):
-        async with limiter.throttle():
-            pass
-    async with limiter.throttle(2):
-        pass
-    assert seen == [
-        Granted(None, 1.0, 0.0),
-        Granted(None, 1.0, 0.0),
-        Granted(None, 1.0, 1.0),
-        Granted(None, 2, 1.0),
-    ]
-
-
-@virtual
-async def test_new_listener_gets_the_next_event_until_removed() -> None:
+async def test_observer_gets_the_next_event_until_it_is_removed() -> None:
     limiter = RateLimiter(1000)
-    await limiter.acquire()  # now the fast path is open
-    seen: Events = []
-    stop = limiter.observe(seen.append)
-    await limiter.acquire()
-    await limiter.acquire()
-    assert len(seen) == 2
-    stop()
-    stop()
-    await limiter.acquire()
-    assert len(seen) == 2
-    assert limiter._engine.bucket.credit > 0, "the fast path is open again"
-
-
-@virtual
-async def test_one_of_two_listeners_may_be_removed() -> None:
-    limiter = RateLimiter(1000)
+    await visit(limiter)  # now the fast path is open
     first, second = list[Event](), list[Event]()
     stop = limiter.observe(first.append)
     limiter.observe(second.append)
-    await limiter.acquire()
-    stop()
-    await limiter.acquire()
-    assert (len(first), len(second)) == (1, 2)
+    stop_twice = limiter.observe(second.append)  # gets each event twice
+    await visit(limiter)
+    await visit(limiter)
+    assert (len(first), len(second)) == (2, 4)
+    for removes, counted in ((stop, 6), (stop, 8), (stop_twice, 9)):
+        removes()
+        await visit(limiter)
+        assert (len(first), len(second)) == (2, counted)
 
 
-@virtual
-async def test_listener_added_twice_gets_events_twice() -> None:
-    limiter = RateLimiter(1000)
-    seen: Events = []
-    stop = limiter.observe(seen.append)
-    limiter.observe(seen.append)
-    await limiter.acquire()
-    stop()
-    await limiter.acquire()
-    assert len(seen) == 3
+def raises(error: BaseException) -> Callable[[Event], None]:
+    def observer_that_raises(_: Event) -> None:
+        raise error
+
+    return observer_that_raises
 
 
-@virtual
-async def test_events_match_the_statistics() -> None:
-    limiter = RateLimiter(10, concurrency_limit=2)
-    seen = observed(limiter)
-
-    async def work() -> None:
-        async with limiter.throttle():
-            await asyncio.sleep(0.03)
-
-    workers = [asyncio.create_task(work()) for _ in range(40)]
-    await asyncio.sleep(1.5)
-    workers[20].cancel()  # it waits, and is never granted
-    await asyncio.wait(workers)
-    granted = [event for event in seen if isinstance(event, Granted)]
-    statistics = limiter.statistics()
-    assert len(granted) == len(seen) == statistics.granted == 39
-    assert sum(event.waited for event in granted) == pytest.approx(statistics.waited_total)
-
-
-@virtual
-async def test_each_rejection_has_its_reason() -> None:
-    limiter = RateLimiter(1, max_queue=1)
-    await limiter.acquire()
-    seen = observed(limiter)
-    assert not (await limiter.try_acquire()).allowed
-    with pytest.raises(ThrottleTimeout):
-        await limiter.acquire(timeout=0.5)
-    waiting = asyncio.create_task(limiter.acquire())
-    await turns()
-    with pytest.raises(QueueFull):
-        await limiter.acquire()
-    await waiting
-    assert seen == [
-        Rejected(None, "no room"),
-        Rejected(None, "timeout"),
-        Rejected(None, "queue full"),
-        Granted(None, 1.0, 1.0),
-    ]
-    assert limiter.statistics().rejected == 3
-
-
-@virtual
-async def test_timeout_while_the_slots_are_taken_is_emitted() -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    async with held(limiter):
-        seen = observed(limiter)
-        with pytest.raises(ThrottleTimeout):
-            await limiter.acquire(timeout=0.5)
-    assert seen == [Rejected(None, "timeout")]
-
-
-@virtual
-async def test_parent_and_child_each_emit_their_grants() -> None:
-    parent = RateLimiter(1)
-    child = RateLimiter(5, parent=parent)
-    of_parent, of_child = observed(parent), observed(child)
-    await child.acquire()
-    await child.acquire()
-    assert of_parent == of_child == [Granted(None, 1.0, 0.0), Granted(None, 1.0, 1.0)]
-
-
-@virtual
-async def test_child_emits_the_rejection_of_its_parent() -> None:
-    parent = RateLimiter(algorithm=WaitUntil(1.0, raise_after=0.5, limit=10.0))
-    child = RateLimiter(5, parent=parent)
-    await child.acquire()
-    of_parent, of_child = observed(parent), observed(child)
-    with pytest.raises(ThrottleTimeout):
-        await child.acquire()
-    assert of_parent == of_child == [Rejected(None, "timeout")]
-
-
-@virtual
-async def test_limiter_with_a_store_emits_the_same_events() -> None:
-    limiter = RateLimiter(1, store=MemoryStore(), key="shared")
-    seen = observed(limiter)
-    assert (await limiter.try_acquire()).allowed
-    assert not (await limiter.try_acquire()).allowed
-    await limiter.acquire()
-    granted, rejected, late = seen
-    assert (granted, rejected) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
-    assert isinstance(late, Granted)
-    assert late.waited == pytest.approx(1.0, abs=0.01)
-
-
-# ---- pauses ------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_short_pause_after_another_is_emitted() -> None:
-    limiter = RateLimiter(1000)
-    await limiter.acquire()
-    seen = observed(limiter)
-    for pause in (2.0, 0.5):
-        limiter.pause(pause)
-        await asyncio.sleep(pause)
-    assert seen == [Paused(None, 2.0, "requested"), Paused(None, 0.5, "requested")]
-
-
-@virtual
-async def test_pause_is_emitted_with_its_reason() -> None:
-    limiter = RateLimiter(1000)
-    permit = await limiter.acquire()
-    seen = observed(limiter)
-    limiter.pause(2.0)
-    assert seen == [Paused(None, 2.0, "requested")]
-    seen.clear()
-    limiter.pause(1.0)
-    limiter.pause(0.0)
-    limiter.pause(2.5)
-    assert seen == [], "shorter, or longer by less than a second: the same pause"
-    await asyncio.sleep(1.0)
-    permit.report_throttled(retry_after=5.0)  # the request was sent before the pause
-    assert seen == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
-
-
-@virtual
-async def test_many_429s_at_once_make_one_pause_event(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "aiothrottle")
-    limiter = RateLimiter(1000)
-    permits = [await limiter.acquire() for _ in range(50)]
-    seen = observed(limiter)
-    for permit in permits:
-        permit.report_throttled(retry_after=30.0)
-        await asyncio.sleep(0.01)
-    assert sum(isinstance(event, Throttled) for event in seen) == 50
-    assert sum(isinstance(event, Paused) for event in seen) == 1
-    (line,) = caplog.messages
-    assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
-    assert line.endswith(" s: the server throttled a request and asked for a pause")
-
-
-@virtual
-async def test_429_without_a_duration_has_its_own_reason() -> None:
-    limiter = RateLimiter(1000)
-    permit = await limiter.acquire()
-    seen = observed(limiter)
-    permit.report_throttled()
-    throttled, paused = seen
-    assert throttled == Throttled(None, None)
-    assert isinstance(paused, Paused)
-    assert paused.reason == "throttled"
-    assert 0.5 <= paused.seconds <= 1.5
-
-
-@virtual
-async def test_log_names_the_key_once_per_pause(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "aiothrottle")
-    keyed = KeyedRateLimiter(1000)
-    keyed.pause("example.org", 60.0)
-    keyed.pause("example.org", 60.5)
-    assert caplog.messages == ["'example.org' is paused for 1 min: the program called pause()"]
-
-
-@virtual
-async def test_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "aiothrottle")
-    keyed = KeyedRateLimiter(10)
-    for key in ("a\nERROR root: b", "\x1b[2Ja"):
-        keyed.pause(key, 60)
-    assert [message.partition(" is paused")[0] for message in caplog.messages] == [
-        r"'a\nERROR root: b'",
-        r"'\x1b[2Ja'",
-    ]
-
-
-# ---- keys --------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_keyed_limiter_emits_events_of_every_key() -> None:
-    keyed = KeyedRateLimiter(1000)
-    await keyed.acquire("old")
-    seen: Events = []
-    stop = keyed.observe(seen.append)
-    await keyed.acquire("old")
-    await keyed.acquire("new")
-    assert seen == [Granted("old", 1.0, 0.0), Granted("new", 1.0, 0.0)]
-    stop()
-    await keyed.acquire("old")
-    await keyed.acquire("newest")
-    assert len(seen) == 2
-    assert keyed["old"]._engine.bucket.credit
-
-
-@virtual
-async def test_key_may_be_observed_alone() -> None:
-    keyed = KeyedRateLimiter(1000)
-    everything, one = observed(keyed), observed(keyed["a"])
-    await keyed.acquire("a")
-    await keyed.acquire("b")
-    assert (len(everything), len(one)) == (2, 1)
-
-
-@virtual
-async def test_forgotten_key_emits_events_when_it_returns() -> None:
-    keyed = KeyedRateLimiter(1000)
-    seen = observed(keyed)
-    async with keyed.throttle("a"):
-        pass
-    await asyncio.sleep(100.0)
-    gc.collect()
-    assert "a" not in keyed
-    async with keyed.throttle("a"):
-        pass
-    assert seen == [Granted("a", 1.0, 0.0)] * 2
-
-
-# ---- adaptive limits, and server quotas --------------------------------------------------------
-
-
-@virtual
-async def test_adapted_rate_is_emitted() -> None:
-    limiter = RateLimiter(AdaptiveRate(10, 1, 1000))
-    permit = await limiter.acquire()
-    seen = observed(limiter)
-    await asyncio.sleep(0.1)
-    permit.report_throttled(retry_after=1.0)
-    (adapted,) = (event for event in seen if isinstance(event, Adapted))
-    assert (adapted.what, adapted.before) == ("rate", 10)
-    assert adapted.value == limiter.statistics().rate_limit
-    assert adapted.value < 10
-
-
-@virtual
-async def test_adapted_slots_are_emitted() -> None:
-    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 100))
-    permit = await limiter.acquire()
-    seen = observed(limiter)
-    await asyncio.sleep(0.1)
-    permit.report_throttled(retry_after=1.0)
-    (adapted,) = (event for event in seen if isinstance(event, Adapted))
-    assert (adapted.what, adapted.before) == ("slots", 4)
-    assert adapted.value == limiter.statistics().concurrency_limit
-
-
-@virtual
-async def test_adapted_guard_is_emitted() -> None:
-    limiter = RateLimiter(1000, guard="auto")
-    seen = observed(limiter)
-    for seconds in (0.01, 0.02):
-        permit = await limiter.acquire()
-        await asyncio.sleep(seconds)
-        permit.report_success()
-    (adapted,) = (event for event in seen if isinstance(event, Adapted))
-    assert (adapted.what, adapted.before) == ("guard", 0.0)
-    assert adapted.value == limiter.statistics().guard
-
-
-@virtual
-async def test_server_quota_is_emitted() -> None:
-    limiter = RateLimiter("server")
-    seen = observed(limiter)
-    permit = await limiter.acquire()
-    limiter.follow("100/min")
-    limiter.follow("100/min")
-    permit.update_quota(7, 30.0)
-    assert seen == [
-        Granted(None, 1.0, 0.0),
-        QuotaUpdated(None, None, None, (Rate(100.0, 60.0),)),
-        QuotaUpdated(None, 7, 30.0),
-    ]
-
-
-# ---- the clients -------------------------------------------------------------------------------
-
-
-async def test_session_emits_its_retries() -> None:
-    async with serving(hang_up, answer(503), answer()) as (url, _):
-        limiter = RateLimiter(1000)
-        seen = observed(limiter)
-        retry = Retry(backoff=0.01)
-        async with ThrottledSession(limiter, retry=retry) as session, session.get(url) as response:
-            assert response.status == 200
-    first, second = (event for event in seen if isinstance(event, Retried))
-    assert (first.attempt, first.status) == (2, None)
-    assert isinstance(first.error, aiohttp.ClientError)
-    assert (second.attempt, second.status, second.error) == (3, 503, None)
-
-
-async def test_aiohttp_session_with_middleware_emits_its_retries() -> None:
-    async with serving(answer(503), answer(429), hang_up, answer()) as (url, _):
-        keyed = KeyedRateLimiter(1000)
-        seen = observed(keyed)
-        retry = Retry(backoff=0.01)
-        async with throttled_session(keyed, retry=retry) as session, session.get(url) as response:
-            assert response.status == 200
-    first, second, third = (event for event in seen if isinstance(event, Retried))
-    assert (first.key, first.attempt, first.status) == (url.authority, 2, 503)
-    assert (second.key, second.attempt, second.status) == (url.authority, 3, 429)
-    assert isinstance(third.error, aiohttp.ClientError)
-
-
-async def test_transport_emits_its_retries() -> None:
-    async with serving(answer(503), answer()) as (url, _):
-        keyed = KeyedRateLimiter(1000)
-        seen = observed(keyed)
-        retry = Retry(backoff=0.01)
-        async with httpx.AsyncClient(transport=ThrottledTransport(keyed, retry=retry)) as client:
-            assert (await client.get(str(url))).status_code == 200
-    (retried,) = (event for event in seen if isinstance(event, Retried))
-    assert (retried.key, retried.attempt, retried.status) == (url.authority, 2, 503)
-
-
-# ---- observers that fail -----------------------------------------------------------------------
-
-
-@virtual
 async def test_failing_observer_is_logged_once_and_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limiter = RateLimiter(1)
-
-    def fail(event: Event) -> None:
-        raise ZeroDivisionError(event)
-
-    limiter.observe(fail)
+    limiter.observe(raises(ZeroDivisionError()))
     seen = observed(limiter)
-    await limiter.acquire()
-    await limiter.acquire()
-    assert not (await limiter.try_acquire()).allowed
-    assert len(seen) == 3
-    assert limiter.statistics().granted == 2
+    await visit(limiter)
+    await visit(limiter)
+    assert not await limiter.try_acquire()
+    assert (len(seen), limiter.statistics().granted) == (3, 2)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("aiothrottle", "ERROR")
-    assert "fail" in record.getMessage()
+    assert "observer_that_raises" in record.getMessage()
     assert record.exc_info
 
 
-@virtual
-async def test_observer_may_call_the_limiter() -> None:
+@pytest.mark.parametrize("error", [asyncio.CancelledError, pytest.fail.Exception])
+@pytest.mark.parametrize("parent", [None, RateLimiter(100, concurrency_limit=2)])
+async def test_request_does_not_get_what_an_observer_raises(
+    error: type[BaseException], parent: RateLimiter | None
+) -> None:
+    raised = list[object]()
+
+    def note(_: object, context: dict[str, Any]) -> None:
+        raised.append(context["exception"].__class__)
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    limiter = RateLimiter(2, concurrency_limit=2, parent=parent)
+    limiter.observe(raises(error("seen")))
+    await asyncio.wait_for(together(*visits(limiter, 10, stay=0.5)), 60.0)
+    statistics = limiter.statistics()
+    assert (statistics.granted, statistics.rejected, counts(limiter)) == (10, 0, (0, 0))
+    assert raised == [error] * 10
+
+
+def test_exit_of_an_observer_ends_the_program_and_loses_no_slot() -> None:
     limiter = RateLimiter(2, concurrency_limit=1)
-    asked = list[tuple[int, int]]()
+    limiter.observe(raises(SystemExit(3)))
 
-    def ask(_: Event) -> None:
-        statistics = limiter.statistics()
-        asked.append((statistics.granted, statistics.in_flight))
+    async def main() -> None:
+        await together(*visits(limiter, 10, stay=0.5))
 
-    limiter.observe(ask)
-    for _ in range(3):
-        async with limiter.throttle():
-            pass
-    assert asked == [(1, 1), (2, 1), (3, 1)]
+    with pytest.raises(SystemExit):  # outside of a loop the caller gets it
+        limiter.pause(0.01)
+    loop = VirtualTimeLoop()
+    task = loop.create_task(main())
+    with pytest.raises(SystemExit) as caught:
+        loop.run_until_complete(task)
+    assert (caught.value.code, counts(limiter)[0]) == (3, 1)  # the granted one has its slot
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    assert counts(limiter) == (0, 0)
+    loop.close()
 
 
-@virtual
-async def test_observer_that_is_no_function_raises() -> None:
+async def test_wrong_observer_raises_at_once() -> None:
+    class Observer:
+        async def __call__(self, event: Event) -> None: ...
+
+    async def observer(event: Event) -> None: ...
+
     for limiter in (RateLimiter(1), KeyedRateLimiter(1)):
+        for each in (observer, Observer()):
+            with pytest.raises(TypeError, match="an observer must not be async"):
+                limiter.observe(each)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
         with pytest.raises(TypeError, match="an observer must be a function of one event"):
             limiter.observe("print")  # type: ignore[arg-type]
 
 
-@virtual
-async def test_pause_of_no_length_is_not_emitted() -> None:
-    limiter = RateLimiter(10)
+async def test_each_grant_is_emitted_with_its_wait() -> None:
+    limiter, granted = RateLimiter("2/s"), list[int]()
     seen = observed(limiter)
-    limiter.pause(0)
-    assert seen == []
+    limiter.observe(lambda _: granted.append(limiter.statistics().granted))  # it may call it
+    for cost in (1, 1, 1, 2):
+        await visit(limiter, cost)
+    (waiter,) = await queued(limiter)
+    waiter.cancel()
+    expected = [(1, 0), (1, 0), (1, 1), (2, 1)]
+    assert seen == [Granted(None, cost, waited) for cost, waited in expected]
+    assert (granted, limiter.statistics().waited_total) == ([1, 2, 3, 4], 2)
+    shared, began = RateLimiter(1, store=MemoryStore(), key="shared"), now()
+    seen = observed(shared)
+    assert await shared.try_acquire()
+    assert not await shared.try_acquire()
+    assert await visit(shared) == pytest.approx(began + 1.0, abs=0.01)
+    assert seen[:2] == [Granted(None, 1.0, 0.0), Rejected(None, "no room")]
+    assert [type(event) for event in seen[2:]] == [Granted]
+
+
+async def test_each_rejection_is_counted_and_has_its_reason() -> None:
+    limiter = RateLimiter(1, max_queue=1, concurrency_limit=1)
+    permit = await limiter.acquire()
+    seen = observed(limiter)
+    assert not await limiter.try_acquire()
+    assert not await limiter.peek()  # is none
+    for timeout in (0.5, 2):  # known at once, and while the slot is taken
+        with pytest.raises(errors.ThrottleTimeout):
+            await limiter.acquire(timeout=timeout)
+    (waiting,) = await queued(limiter)
+    with pytest.raises(errors.QueueFull):
+        await limiter.acquire()
+    permit.release()
+    await waiting
+    reasons = [event.reason for event in seen if isinstance(event, Rejected)]
+    assert reasons == ["no room", "timeout", "timeout", "queue full"]
+    assert seen[4:] == [Granted(None, 1.0, 0.0)]
+    await limiter.aclose()
+    with pytest.raises(errors.LimiterClosed):  # is none either
+        await visit(limiter)
+    statistics = limiter.statistics()
+    assert (statistics.rejected, statistics.granted, statistics.waiting) == (4, 2, 0)
+
+
+async def test_parent_and_child_each_emit_their_events() -> None:
+    parent = RateLimiter(algorithm=WaitUntil(1.0, raise_after=1.0, limit=10.0))
+    child = RateLimiter(5, parent=parent)
+    of_parent, of_child = observed(parent), observed(child)
+    await child.acquire()
+    await child.acquire()
+    await parent.record(1)
+    with pytest.raises(errors.ThrottleTimeout):
+        await child.acquire()
+    expected = [Granted(None, 1.0, 0.0), Granted(None, 1.0, 1.0), Rejected(None, "timeout")]
+    assert of_parent == of_child == expected
+
+
+async def test_pause_is_emitted_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    limiter = RateLimiter(1000)
+    permit = await limiter.acquire()
+    seen = observed(limiter)
+    limiter.pause(0.0)
+    assert seen == [], "no pause"
+    for seconds in (2.0, 1.0, 2.5):  # longer by less than a second: the same
+        limiter.pause(seconds)
+    assert seen == [Paused(None, 2.0, "requested")]
+    limiter.pause(3.5)
+    assert seen.pop() == Paused(None, 3.5, "requested")
+    await asyncio.sleep(1.0)
+    permit.report_throttled(retry_after=5.0)  # the request was sent before the pause
+    assert seen[1:] == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
+    line = caplog.messages[-1]
+    assert line.startswith("'1000/s' is paused for 5 s")
+    assert line.endswith("the server throttled a request and asked for a pause")
+    await asyncio.sleep(5.0)
+    limiter.pause(0.5)
+    assert seen.pop() == Paused(None, 0.5, "requested"), "a short one after another"
+    seconds = await throttle_one(limiter)
+    assert seen[-2:] == [Throttled(None, None), Paused(None, seconds, "throttled")]
+    assert 0.5 <= seconds <= 0.55
+
+
+async def test_log_names_the_key_once_per_pause(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    keyed = KeyedRateLimiter(1000)
+    for key in ("example.org", "a\nERROR root: b", "\x1b[2Ja"):  # a key may forge no line
+        keyed.pause(key, 60.0)
+        keyed.pause(key, 60.5)
+    without_time = [re.sub(r"until \d\d:\d\d:\d\d", "until then", it) for it in caplog.messages]
+    assert without_time == [
+        f"{key} is paused for 1 min, until then: the program called pause()"
+        for key in ("'example.org'", r"'a\nERROR root: b'", r"'\x1b[2Ja'")
+    ]
+
+
+async def test_keyed_limiter_emits_events_of_every_key() -> None:
+    keyed = KeyedRateLimiter(1000)
+    await visit(keyed["old"])
+    alone = keyed["a"]
+    seen, one = list[Event](), observed(alone)
+    stop = keyed.observe(seen.append)
+    for key in ("old", "new", "a"):
+        await visit(keyed[key])
+    assert seen == [Granted(key, 1.0, 0.0) for key in ("old", "new", "a")]
+    assert one == [Granted("a", 1.0, 0.0)]
+    await asyncio.sleep(100.0)
+    gc.collect()
+    assert "old" not in keyed
+    await visit(keyed["old"])  # forgotten, and made anew
+    assert seen.pop() == Granted("old", 1.0, 0.0)
+    stop()
+    for key in ("old", "newest", "a"):
+        await visit(keyed[key])
+    assert (len(seen), len(one)) == (3, 2)
+
+
+async def test_adapted_limits_and_quotas_are_emitted() -> None:
+    slots = AdaptiveConcurrency(4, 1, 100)
+    limiter = RateLimiter(AdaptiveRate(10, 1, 1000), concurrency_limit=slots)
+    seen = observed(limiter)
+    await throttle_one(limiter, 1.0)
+    adapted = [event for event in seen if isinstance(event, Adapted)]
+    assert adapted == [Adapted(None, "rate", 5, 10), Adapted(None, "slots", 2, 4)]
+    followed = RateLimiter("server")
+    seen = observed(followed)
+    permit = await followed.acquire()
+    for _ in range(2):
+        followed.follow("100/min")
+    permit.update_quota(7, 30.0)
+    reported = QuotaUpdated(None, None, None, (Rate(100.0, 60.0),))
+    assert seen == [Granted(None, 1.0, 0.0), reported, QuotaUpdated(None, 7, 30.0)]
+
+
+@pytest.mark.parametrize("slots", [None, 3])
+async def test_server_without_quotas_is_noticed_after_twenty_answers(
+    slots: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = RateLimiter("server", concurrency_limit=slots)
+    seen = observed(limiter)
+    for answers in range(20):
+        assert {type(event) for event in seen} <= {Granted, Rejected}, answers
+        async with limiter.throttle() as permit:
+            assert not await limiter.try_acquire()  # one at a time
+            permit.report_success()
+    assert seen[-1] == events.QuotaMissing(None, 20)
+    (line,) = caplog.messages
+    assert line.startswith("\"rate_limit='server'\": the server reports no limit in 20 answers")
+    tasks = await queued(limiter, 4, stay=1)
+    assert counts(limiter) == ((1, 3) if slots is None else (3, 1))
+    await together(*tasks)
+
+
+# ---- statistics: the counters, the limits and the current state ----------------------------------
+
+
+def test_new_limiter_has_zero_statistics() -> None:
+    stats = RateLimiter("10/s", concurrency_limit=2).statistics()
+    assert (stats.quota_remaining, stats.rate_limit, stats.store_up) == (None, 10, None)
+    assert (stats.concurrency_limit, stats.guard, stats.burst) == (2, 0.0, 10)
+    assert stats.resources == {}
+    others = [field.name for field in fields(stats) if field.name != "resources"]
+    stats = replace(stats, quota_remaining=0, rate_limit=0, concurrency_limit=0, burst=0)
+    stats = replace(stats, store_up=False)
+    assert {name: getattr(stats, name) for name in others} == dict.fromkeys(others, 0)
+    assert RateLimiter().statistics().utilisation == 0
+
+
+async def test_limits_in_force_are_in_the_statistics() -> None:
+    resources = {"requests": "5/s", "tokens": "9/s"}
+    updated = RateLimiter("10/s", guard=0.25)
+    updated.update(rate_limit="1/s")
+    for limiter, rate, guard, burst in (
+        (RateLimiter("10/s", guard=0.25), 10.0, 0.25, None),
+        (updated, 1.0, 0.25, None),
+        (RateLimiter("10/s", guard=0), 10.0, 0.0, None),
+        (RateLimiter(["10/s", "300/min"], guard=0, burst=3), 5.0, 0.0, 3),
+        (RateLimiter(resources, guard=0), 5.0, 0.0, None),
+        (RateLimiter(resources, guard=0, burst={"requests": 2}), 5.0, 0.0, 2),
+        (RateLimiter("10/s", store=MemoryStore(clock=now), key="k"), 10.0, 0.0, None),
+        (RateLimiter(AdaptiveRate(7, 1, 9)), 7.0, None, None),
+        (RateLimiter(concurrency_limit=3), None, None, None),
+    ):
+        stats = limiter.statistics()
+        assert (stats.guard, stats.burst) == (guard, burst), limiter
+        assert stats.rate_limit == (rate and pytest.approx(rate)), limiter
+
+
+async def test_statistics_follow_grants_and_releases() -> None:
+    limiter = RateLimiter("2/s", concurrency_limit=2)
+    tasks = visits(limiter, 7, stay=0.25)
+    for pause, of_requests, waited in (
+        (0.125, (2, 2, 5), (0, 0)),
+        (1, (4, 2, 3), (2, 1)),
+        (2.25, (7, 0, 0), (2 + 4 + 3, 3)),
+    ):
+        await asyncio.sleep(pause)
+        stats = limiter.statistics()
+        assert (stats.granted, stats.in_flight, stats.waiting) == of_requests
+        assert (stats.waited_total, stats.waited_max) == waited
+    assert (stats.rejected, stats.utilisation) == (0, 0.5)
+    await asyncio.sleep(1)
+    assert limiter.statistics().utilisation == 0
+    await together(*tasks)
+
+
+async def test_try_acquire_counts_but_record_does_not() -> None:
+    limiter = RateLimiter("9/s", concurrency_limit=9)
+    held = [await limiter.acquire(), (await limiter.try_acquire()).permit]
+    await limiter.record(3)
+    limiter.pause(10)
+    stats = limiter.statistics()
+    assert (stats.granted, stats.in_flight, stats.paused_for) == (len(held), 2, 10)
+    assert stats.utilisation == pytest.approx(5 / 9)
+    assert stats == limiter.statistics()
+    await asyncio.sleep(4)
+    assert limiter.statistics().paused_for == 6
+    throttled = RateLimiter("10/s")
+    for seconds in (1.0, None):
+        await throttle_one(throttled, seconds)
+    stats = throttled.statistics()
+    assert (stats.throttled, stats.pauses, stats.retries) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("longest", [0.001, 1.0, 1e6])
+async def test_percentiles_are_off_by_an_eighth_at_most(longest: float) -> None:
+    limiter, chance, waits = RateLimiter(concurrency_limit=1), random.Random(7), list[float]()
+    for _ in range(300):
+        permit = await limiter.acquire()
+        (waiter,) = visits(limiter, 1)
+        await turns(2)
+        waits += [0.0, longest * chance.random() ** 3]
+        await asyncio.sleep(waits[-1])
+        permit.release()
+        await waiter
+    stats = limiter.statistics()
+    assert stats.granted == 600
+    assert stats.waited_total == pytest.approx(sum(waits))
+    assert stats.waited_max == pytest.approx(max(waits))
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    assert stats.waited_p50 == pytest.approx(0, abs=longest / 1000)
+    assert stats.waited_p90 == pytest.approx(cuts[89], rel=0.15)
+    assert stats.waited_p99 == pytest.approx(cuts[98], rel=0.15)
+
+
+async def test_utilisation_is_the_used_share_of_the_limit() -> None:
+    window, bucket = RateLimiter("10/s"), RateLimiter("10/s", algorithm=TokenBucket)
+    for limiter, later in ((window, 0.8), (bucket, 0.3)):
+        async with limiter.throttle(8) as permit:
+            assert limiter.statistics().utilisation == pytest.approx(0.8)
+            await asyncio.sleep(0.5)
+            assert limiter.statistics().utilisation == pytest.approx(later)
+            permit.settle(1000)
+        assert limiter.statistics().utilisation == 1  # in debt, but at most 1
+
+
+async def test_total_is_the_sum_over_the_keys() -> None:
+    limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
+    assert (limiter.total().granted, limiter.total().store_up) == (0, None)
+    await asyncio.gather(*(visit(limiter[key]) for key in "aaabbc"))
+    limiter.pause("b", 7.0)
+    total = limiter.total()
+    assert (total.granted, total.in_flight, total.waiting, total.pauses) == (6, 0, 0, 1)
+    # Two of "a" and one of "b" waited: 1 + 2 + 1 seconds.
+    assert (total.waited_total, total.waited_max) == pytest.approx((4.0, 2.0))
+    assert total.waited_p50 == 0.0
+    assert total.paused_for == pytest.approx(7.0)
+    assert total.waited_p90 == pytest.approx(2.0, rel=0.13)
+    assert total.rate_limit is None
+    assert list(limiter) == ["a", "b"]  # "c" was idle, and forgotten

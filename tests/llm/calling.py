@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["outcomes", "prompt_of"]
-
 
 def prompt_of(number: int) -> list[dict[str, Any]]:
     """Return messages whose length differs from call to call."""

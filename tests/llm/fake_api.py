@@ -11,13 +11,13 @@ import json
 import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, cast
 
 from aiohttp import web
 
-__all__ = ["Answer", "Failure", "FakeAPI", "FakeAnthropic", "FakeOpenAI"]
+from aiothrottle.testing import RateLimitedServer
 
 Json = dict[str, Any]
 #: A status; or the connection is lost in the middle of the body.
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes]
 
 
 class Bucket:
@@ -81,6 +81,9 @@ class FakeAPI:
         reserved: Whether the estimate of a call is never corrected.
         failures: How the first requests fail, in the order of their arrival; None: they do not.
     """
+
+    #: The name of a header about a limit.
+    header = ""
 
     def __init__(
         self,
@@ -136,14 +139,14 @@ class FakeAPI:
         headers = self.headers()
         await asyncio.sleep(self._latency)
         if document.get("stream"):
-            parts = self.events(call)
+            parts = list(self.events(call))
             headers["Content-Type"] = "text/event-stream; charset=utf-8"
         else:
-            parts = iter([json.dumps(self.document(call)).encode()])
+            parts = [json.dumps(self.document(call)).encode()]
             headers["Content-Type"] = "application/json"
-        return Answer(200, headers, self._body(list(parts), use, cut=failure == "cut"))
+        return Answer(200, headers, self._body(parts, use, cut=failure == "cut"))
 
-    async def _body(self, parts: list[bytes], use: Use, *, cut: bool) -> AsyncIterator[bytes]:
+    async def _body(self, parts: list[bytes], use: Use, *, cut: bool) -> AsyncGenerator[bytes]:
         try:
             for part in parts:
                 await asyncio.sleep(self._latency / len(parts))
@@ -158,16 +161,31 @@ class FakeAPI:
                     self.buckets[name].take(tokens - use.estimate[name])
 
     def _document(self, document: Json, headers: Mapping[str, str], status: int = 200) -> Answer:
-        async def chunks() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes]:
             yield json.dumps(document).encode()
 
-        return Answer(
-            status, {**self.headers(), "Content-Type": "application/json", **headers}, chunks()
-        )
+        headers = {**self.headers(), "Content-Type": "application/json", **headers}
+        return Answer(status, headers, chunks())
 
     def _error(self, status: int, headers: Mapping[str, str], message: str) -> Answer:
         error = {"type": "error", "error": {"type": "error", "message": message}}
         return self._document(error, headers, status)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers about the limits."""
+        found = {"x-request-id": f"{self.requests}", "request-id": f"{self.requests}"}
+        for name, bucket in self.buckets.items():
+            for what, value in (
+                ("limit", f"{bucket.limit:.0f}"),
+                ("remaining", f"{max(0, math.floor(bucket.left))}"),
+                ("reset", self.reset(bucket.wait(bucket.limit))),
+            ):
+                found[self.header.format(name=name.replace("_", "-"), what=what)] = value
+        return found
+
+    def retry_after(self, seconds: float) -> dict[str, str]:
+        """Return the headers by which a throttled client learns how long to wait."""
+        return {"retry-after": f"{math.ceil(seconds)}"}
 
     # ---- what differs ----------------------------------------------------------------------------
 
@@ -187,30 +205,25 @@ class FakeAPI:
         """Return the events of a streamed response."""
         raise NotImplementedError
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers about the limits."""
-        raise NotImplementedError
-
-    def retry_after(self, seconds: float) -> dict[str, str]:
-        """Return the headers by which a throttled client learns how long to wait."""
+    def reset(self, seconds: float) -> str:
+        """Return the value of a header about when a limit is unused."""
         raise NotImplementedError
 
     # ---- its two faces ---------------------------------------------------------------------------
 
-    def transport(self, library: Any) -> Any:  # noqa: ANN401 - httpx or httpx2
-        """Return a transport that asks the fake without a socket."""
+    def transport(self, library: Any) -> Any:
+        """Return a transport of httpx or httpx2 that asks the fake without a socket."""
 
-        async def handle(request: Any) -> Any:  # noqa: ANN401
+        async def handle(request: Any) -> Any:
             answer = await self.answer(request.method, request.url.path, await request.aread())
 
             async def chunks() -> AsyncIterator[bytes]:
-                try:
-                    async for chunk in answer.chunks:
-                        yield chunk
-                except ConnectionResetError as error:
-                    raise library.ReadError(str(error)) from error
-                finally:
-                    await answer.chunks.aclose()  # type: ignore[attr-defined]
+                async with aclosing(answer.chunks):
+                    try:
+                        async for chunk in answer.chunks:
+                            yield chunk
+                    except ConnectionResetError as error:
+                        raise library.ReadError(str(error)) from error
 
             return library.Response(answer.status, headers=answer.headers, content=chunks())
 
@@ -228,27 +241,16 @@ class FakeAPI:
                 await response.write(chunk)
             return response
 
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0][:2]
-            yield f"http://{host}:{port}"
-        finally:
-            await runner.cleanup()
+        async with RateLimitedServer(handler=handle) as server:
+            yield str(server.url).rstrip("/")
 
 
 class FakeOpenAI(FakeAPI):
     """The API of OpenAI: chat completions, responses, embeddings, and lists of other things."""
 
-    def __init__(
-        self,
-        requests: float = 500,
-        tokens: float = 30_000,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
+    header = "x-ratelimit-{what}-{name}"
+
+    def __init__(self, requests: float = 500, tokens: float = 30_000, **options: Any) -> None:
         super().__init__({"requests": requests, "tokens": tokens}, **options)
 
     def bound(self, document: Json) -> int:
@@ -269,24 +271,17 @@ class FakeOpenAI(FakeAPI):
 
     def document(self, call: Call) -> Json:
         path, document, output = call
-        model = document["model"]
+        model, usage = document["model"], usage_of(document, output)
         if path.endswith("/embeddings"):
             vector = {"object": "embedding", "index": 0, "embedding": [0.5] * 3}
-            usage = usage_of(document, 0)
-            usage.pop("completion_tokens")
+            del usage["completion_tokens"]
             return {"object": "list", "data": [vector], "model": model, "usage": usage}
         if path.endswith("/responses"):
             return response_of(document, "completed", output)
         message = {"role": "assistant", "content": "word " * output, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-        return {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 1_700_000_000,
-            "model": model,
-            "choices": [choice],
-            "usage": usage_of(document, output),
-        }
+        head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000}
+        return {**head, "model": model, "choices": [choice], "usage": usage}
 
     def events(self, call: Call) -> Iterator[bytes]:
         path, document, output = call
@@ -296,12 +291,8 @@ class FakeOpenAI(FakeAPI):
             completed = response_of(document, "completed", output)
             yield event("response.completed", {"response": completed, "sequence_number": 1})
             return
-        chunk = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion.chunk",
-            "created": 1_700_000_000,
-            "model": document["model"],
-        }
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000}
+        chunk = {**head, "model": document["model"]}
         for index in range(4):
             delta = {"content": "wörd " * (output // 4)}
             choice = {"index": 0, "delta": delta, "finish_reason": "stop" if index == 3 else None}
@@ -310,77 +301,62 @@ class FakeOpenAI(FakeAPI):
             yield event(None, {**chunk, "choices": [], "usage": usage_of(document, output)})
         yield b"data: [DONE]\n\n"
 
-    def headers(self) -> dict[str, str]:
-        found: dict[str, str] = {"x-request-id": f"req_{self.requests}"}
-        for name, bucket in self.buckets.items():
-            found[f"x-ratelimit-limit-{name}"] = f"{bucket.limit:.0f}"
-            found[f"x-ratelimit-remaining-{name}"] = f"{max(0, math.floor(bucket.left))}"
-            found[f"x-ratelimit-reset-{name}"] = duration(bucket.wait(bucket.limit))
-        return found
+    def reset(self, seconds: float) -> str:
+        """Return a duration as OpenAI writes it: 120ms, 1.5s, 6m0s."""
+        if seconds < 1:
+            return f"{math.ceil(seconds * 1000)}ms"
+        minutes, rest = divmod(seconds, 60)
+        return f"{minutes:.0f}m{rest:.3g}s" if minutes else f"{rest:.4g}s"
 
     def retry_after(self, seconds: float) -> dict[str, str]:
-        return {
-            "retry-after-ms": f"{math.ceil(seconds * 1000)}",
-            "retry-after": f"{math.ceil(seconds)}",
-        }
+        return {"retry-after-ms": f"{math.ceil(seconds * 1000)}", **super().retry_after(seconds)}
 
 
 class FakeAnthropic(FakeAPI):
     """The API of Anthropic: messages. Its output counts as it was written, whatever its bound."""
+
+    header = "anthropic-ratelimit-{name}-{what}"
 
     def __init__(
         self,
         requests: float = 50,
         input_tokens: float = 30_000,
         output_tokens: float = 8_000,
-        *,
-        cached: int = 0,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
-        limits = {
-            "requests": requests,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
-        }
-        super().__init__(limits, **options)
-        self._cached = cached
+        tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        super().__init__({"requests": requests, **tokens}, **options)
 
     def bound(self, document: Json) -> int:
         return min(500, int(document["max_tokens"]))
 
     def use(self, call: Call) -> Use:
         texts = list(texts_of([call.document.get("system"), call.document["messages"]]))
-        read = sum(map(len, texts)) // 4
+        estimate = sum(map(len, texts)) // 4
+        read = tokens_of(texts)
         return Use(
-            {"requests": 1, "input_tokens": max(0, read - self._cached), "output_tokens": 0},
-            {
-                "requests": 1,
-                "input_tokens": max(0, tokens_of(texts) - self._cached),
-                "output_tokens": call.output,
-            },
+            {"requests": 1, "input_tokens": estimate, "output_tokens": 0},
+            {"requests": 1, "input_tokens": read, "output_tokens": call.output},
         )
 
     def document(self, call: Call) -> Json:
-        return {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": call.document["model"],
-            "content": [{"type": "text", "text": "word " * call.output}],
-            "stop_reason": "end_turn",
-            "stop_sequence": None,
-            "usage": self._usage(call, call.output),
+        head = {"id": "msg_1", "type": "message", "role": "assistant"}
+        content = [{"type": "text", "text": "word " * call.output}]
+        ended = {"stop_reason": "end_turn", "stop_sequence": None}
+        usage = {
+            "input_tokens": self.use(call).final["input_tokens"],
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": call.output,
         }
+        model = call.document["model"]
+        return {**head, "model": model, "content": content, **ended, "usage": usage}
 
     def events(self, call: Call) -> Iterator[bytes]:
         message = self.document(call)
-        started: Json = {
-            **message,
-            "content": [],
-            "stop_reason": None,
-            "usage": self._usage(call, 1),
-        }
-        yield event("message_start", {"message": started})
+        message |= {"content": [], "stop_reason": None}
+        message["usage"]["output_tokens"] = 1
+        yield event("message_start", {"message": message})
         yield event("ping", {})
         block = {"type": "text", "text": ""}
         yield event("content_block_start", {"index": 0, "content_block": block})
@@ -391,26 +367,9 @@ class FakeAnthropic(FakeAPI):
         yield event("message_delta", {"delta": ended, "usage": {"output_tokens": call.output}})
         yield event("message_stop", {})
 
-    def _usage(self, call: Call, output: int) -> Json:
-        return {
-            "input_tokens": self.use(call).final["input_tokens"],
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": self._cached,
-            "output_tokens": output,
-        }
-
-    def headers(self) -> dict[str, str]:
-        found: dict[str, str] = {"request-id": f"req_{self.requests}"}
-        for name, bucket in self.buckets.items():
-            head = f"anthropic-ratelimit-{name.replace('_', '-')}"
-            at = datetime.now(UTC) + timedelta(seconds=bucket.wait(bucket.limit))
-            found[f"{head}-limit"] = f"{bucket.limit:.0f}"
-            found[f"{head}-remaining"] = f"{max(0, math.floor(bucket.left))}"
-            found[f"{head}-reset"] = at.isoformat(timespec="seconds").replace("+00:00", "Z")
-        return found
-
-    def retry_after(self, seconds: float) -> dict[str, str]:
-        return {"retry-after": f"{math.ceil(seconds)}"}
+    def reset(self, seconds: float) -> str:
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        return at.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -422,8 +381,7 @@ def texts_of(value: object) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         part = cast("Json", value)
-        for key in ("content", "text"):
-            yield from texts_of(part.get(key))
+        yield from texts_of([part.get("content"), part.get("text")])
     elif isinstance(value, list):
         for each in cast("list[object]", value):
             yield from texts_of(each)
@@ -441,28 +399,15 @@ def usage_of(document: Json, output: int) -> Json:
 
 def response_of(document: Json, status: str, output: int | None) -> Json:
     """Return the object of the Responses API; without a usage as long as it is in progress."""
-    found: Json = {
-        "id": "resp_1",
-        "object": "response",
-        "created_at": 1_700_000_000,
-        "status": status,
-        "model": document["model"],
-        "output": [],
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": None,
-    }
+    usage: Json | None = None
     if output is not None:
-        chat = usage_of(document, output)
-        found["usage"] = {
-            "input_tokens": chat["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": output,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": chat["total_tokens"],
-        }
-    return found
+        read, written, total = usage_of(document, output).values()
+        usage = {"input_tokens": read, "output_tokens": written, "total_tokens": total}
+        usage["input_tokens_details"] = {"cached_tokens": 0}
+        usage["output_tokens_details"] = {"reasoning_tokens": 0}
+    head = {"id": "resp_1", "object": "response", "created_at": 1_700_000_000, "status": status}
+    tools: Json = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    return {**head, "model": document["model"], "output": [], **tools, "usage": usage}
 
 
 def event(name: str | None, data: Json) -> bytes:
@@ -471,14 +416,6 @@ def event(name: str | None, data: Json) -> bytes:
         return f"data: {json.dumps(data)}\n\n".encode()
     text = json.dumps({"type": name, **data}, ensure_ascii=False)
     return f"event: {name}\ndata: {text}\n\n".encode()
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as OpenAI writes it: 120ms, 1.5s, 6m0s."""
-    if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes:.0f}m{rest:.3g}s" if minutes else f"{rest:.4g}s"
 
 
 def now() -> float:

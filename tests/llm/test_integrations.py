@@ -13,11 +13,11 @@ from aiothrottle import httpx2 as for_httpx2
 from aiothrottle.aiohttp import ThrottledSession
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeOpenAI
-from tests.virtually import counts, virtual
+from tests.support.virtually import counts, virtual
 
 Library: TypeAlias = Any  # httpx or httpx2
 
-CHAT = "https://api.openai.com/v1/chat/completions"
+CHAT = "/v1/chat/completions"
 SLOW = {"requests": "500/min", "tokens": "30000/h"}
 
 
@@ -42,7 +42,9 @@ async def test_transport_settles_calls(library: Library, ours: ModuleType, strea
         limiter, transport=fake.transport(library), **llm.openai(most_tokens=30_000)
     )
     async with limiter, library.AsyncClient(transport=transport) as client:
-        async with client.stream("POST", CHAT, json=chat(stream=stream)) as response:
+        async with client.stream(
+            "POST", "https://api.openai.com" + CHAT, json=chat(stream=stream)
+        ) as response:
             assert await tokens_spent(limiter) > 500  # its estimate
             text = "".join([part async for part in response.aiter_text()])
         assert "w" in text
@@ -52,28 +54,17 @@ async def test_transport_settles_calls(library: Library, ours: ModuleType, strea
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 async def test_session_settles_calls(stream: bool) -> None:
-    fake, limiter = FakeOpenAI(latency=0.0), RateLimiter(SLOW, algorithm=TokenBucket)
-    options = llm.openai(most_tokens=30_000)
-    async with fake.serve() as url, limiter, ThrottledSession(limiter, **options) as session:
-        address = f"{url}/v1/chat/completions"
-        async with session.post(address, json=chat(stream=stream)) as response:
-            assert response.status == 200
-            assert await response.read()
-        assert await tokens_spent(limiter) == pytest.approx(fake.used["tokens"], abs=10)
-        assert counts(limiter) == (0, 0)
-
-
-async def test_session_settles_both_resources_of_anthropic() -> None:
-    fake = FakeAnthropic(latency=0.0)
-    rates = {"requests": "500/min", "input_tokens": "30000/h", "output_tokens": "8000/h"}
-    limiter = RateLimiter(rates, algorithm=TokenBucket)
-    body = {"model": "m", "messages": prompt_of(3)[1:], "max_tokens": 5000, "stream": True}
-    async with (
-        fake.serve() as url,
-        limiter,
-        ThrottledSession(limiter, **llm.anthropic()) as session,
+    both = {"input_tokens": "30000/h", "output_tokens": "8000/h"}
+    claude = {"model": "m", "messages": prompt_of(3)[1:], "max_tokens": 5000, "stream": stream}
+    for fake, rates, options, path, body in (
+        (FakeOpenAI(latency=0.0), {"tokens": "30000/h"}, llm.openai(), CHAT, chat(stream=stream)),
+        (FakeAnthropic(latency=0.0), both, llm.anthropic(), "/v1/messages", claude),
     ):
-        async with session.post(f"{url}/v1/messages", json=body) as response:
-            assert await response.read()
-        for name in ("input_tokens", "output_tokens"):
-            assert await tokens_spent(limiter, name) == pytest.approx(fake.used[name], abs=10)
+        limiter = RateLimiter({"requests": "500/min", **rates}, algorithm=TokenBucket)
+        async with fake.serve() as url, limiter, ThrottledSession(limiter, **options) as session:
+            async with session.post(url + path, json=body) as response:
+                assert response.status == 200
+                assert await response.read()
+            for name in rates:
+                assert await tokens_spent(limiter, name) == pytest.approx(fake.used[name], abs=10)
+            assert counts(limiter) == (0, 0)

@@ -1,7 +1,9 @@
 """The final cost that a response reports: in JSON, in streams, and what changes nothing."""
 
+import itertools
 import json
 import math
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from aiothrottle import llm
 from aiothrottle.amounts import Cost
 from aiothrottle.hooks import Request, Response
-from aiothrottle.llm.readers import EventUsage, JsonUsage
+from tests.support.effort import examples
 
 OPENAI = llm.openai()["settle"]
 ANTHROPIC = llm.anthropic()["settle"]
@@ -27,11 +29,11 @@ def settled(
     request: Request, headers: dict[str, str], body: bytes, *, complete: bool = True, size: int = 7
 ) -> Cost | None:
     """Return the final cost by a body that comes in chunks of that size."""
-    reader = (OPENAI if request is CHAT else ANTHROPIC)(Response(request, 200, headers))
-    assert isinstance(reader, JsonUsage | EventUsage)
+    reader: Any = (OPENAI if request is CHAT else ANTHROPIC)(Response(request, 200, headers))
     for start in range(0, len(body), size):
         reader.feed(body[start : start + size])
-    return reader.end(complete=complete)
+    cost: Cost | None = reader.end(complete=complete)
+    return cost
 
 
 def stream(*events: object) -> bytes:
@@ -65,68 +67,66 @@ ODD: list[object] = [None, {}, [], 5, "15", {"total_tokens": None}]
 ODD_COUNTS: list[object] = [-1, -0.5, True, "15", None, [], 10**30, 10_000_001, 1e400, math.nan]
 
 
-@pytest.mark.parametrize(
-    "usage", [*ODD, *({"total_tokens": each} for each in ODD_COUNTS)], ids=repr
-)
-def test_openai_usage_without_plausible_count_changes_nothing(usage: object) -> None:
-    assert settled(CHAT, JSON, json.dumps({"usage": usage}).encode()) is None
-    assert settled(CHAT, EVENTS, stream({"usage": usage}, b"[DONE]")) is None
+def test_openai_usage_without_plausible_count_changes_nothing() -> None:
+    for usage in (*ODD, *({"total_tokens": each} for each in ODD_COUNTS)):
+        assert settled(CHAT, JSON, json.dumps({"usage": usage}).encode()) is None, usage
+        assert settled(CHAT, EVENTS, stream({"usage": usage}, b"[DONE]")) is None, usage
 
 
-@pytest.mark.parametrize("count", ODD_COUNTS, ids=repr)
-def test_anthropic_settles_plausible_counts_alone(count: object) -> None:
+def test_anthropic_settles_plausible_counts_alone() -> None:
     def cost(**usage: object) -> Cost | None:
         return settled(MESSAGES, JSON, json.dumps({"usage": usage}).encode())
 
-    assert cost(input_tokens=count, output_tokens=5) == {"output_tokens": 5}
-    assert cost(input_tokens=7, output_tokens=count) == {"input_tokens": 7}
-    assert cost(input_tokens=count, output_tokens=count) is None
-    if count is not None:
-        assert cost(input_tokens=7, cache_creation_input_tokens=count) is None
+    for count in ODD_COUNTS:
+        assert cost(input_tokens=count, output_tokens=5) == {"output_tokens": 5}, count
+        assert cost(input_tokens=7, output_tokens=count) == {"input_tokens": 7}, count
+        assert cost(input_tokens=count, output_tokens=count) is None, count
+        if count is not None:
+            assert cost(input_tokens=7, cache_creation_input_tokens=count) is None, count
+    cached = {"cache_creation_input_tokens": 200, "cache_read_input_tokens": 50_000}
+    written = {"input_tokens": 210, "output_tokens": 30}
+    assert cost(input_tokens=10, **cached, output_tokens=30) == written
 
 
-def test_anthropic_counts_written_cache_but_not_read() -> None:
-    usage = {
-        "input_tokens": 10,
-        "cache_creation_input_tokens": 200,
-        "cache_read_input_tokens": 50_000,
-        "output_tokens": 30,
-    }
-    body = json.dumps({"usage": usage}).encode()
-    assert settled(MESSAGES, JSON, body) == {"input_tokens": 210, "output_tokens": 30}
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"null", b"[1]", b"\xff\xfe", b"<html>", b'{"usage":' + b"[" * 200_000]
-)
-def test_body_that_is_no_document_changes_nothing(body: bytes) -> None:
-    assert settled(CHAT, JSON, body, size=1000) is None
-    assert settled(MESSAGES, JSON, body, size=1000) is None
-    assert settled(CHAT, EVENTS, b"data: " + body + b'"usage"\n\n', size=1000) is None
-
-
-def test_cut_off_json_changes_nothing() -> None:
+def test_broken_body_changes_nothing() -> None:
+    deep = b'{"usage":' + b"[" * 200_000
+    for body in (b"", b"{", b"null", b"[1]", b"\xff\xfe", b"<html>", deep):
+        for request, headers, sent in (
+            (CHAT, JSON, body),
+            (MESSAGES, JSON, body),
+            (CHAT, EVENTS, b"data: " + body + b'"usage"\n\n'),
+        ):
+            assert settled(request, headers, sent, size=1000) is None, body[:20]
     body = json.dumps({"usage": CHAT_USAGE}).encode()
     assert settled(CHAT, JSON, body[:-1]) is None
     assert settled(CHAT, JSON, body, complete=False) is None
 
 
 def test_usage_at_the_end_of_a_large_body_is_found() -> None:
-    vectors = [{"embedding": [0.123456789] * 1536, "index": i} for i in range(20)]
-    document = {"data": vectors, "note": '"usage": {"total_tokens": 1}', "usage": CHAT_USAGE}
-    assert settled(CHAT, JSON, json.dumps(document).encode(), size=9000) == {"tokens": 15}
-    document = {"usage": CHAT_USAGE, "data": vectors}
-    assert settled(CHAT, JSON, json.dumps(document).encode(), size=9000) is None
-    document = {"data": vectors, "usage": {"total_tokens": -5}}
-    assert settled(CHAT, JSON, json.dumps(document).encode(), size=9000) is None
+    vectors = {"data": [{"embedding": [0.123456789] * 1536, "index": i} for i in range(20)]}
+    note = {"note": '"usage": {"total_tokens": 1}'}
+    for document, cost in (
+        ({**vectors, **note, "usage": CHAT_USAGE}, {"tokens": 15}),
+        ({"usage": CHAT_USAGE, **vectors}, None),
+        ({**vectors, "usage": {"total_tokens": -5}}, None),
+    ):
+        assert settled(CHAT, JSON, json.dumps(document).encode(), size=9000) == cost
 
 
-def test_large_body_is_not_kept() -> None:
-    reader = OPENAI(Response(CHAT, 200, JSON))
-    assert isinstance(reader, JsonUsage)
-    for _ in range(500):
-        reader.feed(b"x" * 4096)
-        assert len(reader._kept) <= 1 << 18
+def test_endless_body_is_not_kept() -> None:
+    for headers, chunk in (
+        (JSON, b"x" * 65536),
+        (EVENTS, b"x" * 65536),
+        (EVENTS, (b"data: " + b"x" * 57 + b"\n") * 1024),
+        (EVENTS, (b": comment" + b"x" * 54 + b"\n") * 1024),
+    ):
+        reader: Any = OPENAI(Response(CHAT, 200, headers))
+        tracemalloc.start()
+        for _ in range(50):  # 3 MB
+            reader.feed(chunk)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < 2 << 20, chunk[:8]
 
 
 # ---- streams -------------------------------------------------------------------------------------
@@ -136,18 +136,11 @@ DELTA = {"choices": [{"delta": {"content": "wörd"}}], "usage": None}
 
 def test_last_chunk_of_a_chat_settles_it() -> None:
     body = stream(DELTA, DELTA, {"choices": [], "usage": CHAT_USAGE}, b"[DONE]")
-    assert settled(CHAT, EVENTS, body) == {"tokens": 15}
-    # The SDK need not read to the end of the body.
-    assert settled(CHAT, EVENTS, body, complete=False) == {"tokens": 15}
-
-
-def test_chat_without_usage_changes_nothing() -> None:
+    for complete in (True, False):  # the SDK need not read to the end of the body
+        assert settled(CHAT, EVENTS, body, complete=complete) == {"tokens": 15}
     assert settled(CHAT, EVENTS, stream(DELTA, DELTA, b"[DONE]")) is None
-
-
-def test_cut_off_stream_changes_nothing() -> None:
     growing = {**DELTA, "usage": {"total_tokens": 11}}
-    assert settled(CHAT, EVENTS, stream(growing, DELTA), complete=False) is None
+    assert settled(CHAT, EVENTS, stream(growing, DELTA), complete=False) is None, "it was cut off"
     assert settled(CHAT, EVENTS, stream(growing, {"usage": CHAT_USAGE})) == {"tokens": 15}
 
 
@@ -171,47 +164,38 @@ def anthropic_stream(usage: object, output: object) -> Iterator[Any]:
 
 def test_message_settles_by_its_start_and_delta() -> None:
     start = {"input_tokens": 10, "cache_creation_input_tokens": 2, "output_tokens": 1}
-    body = stream(*anthropic_stream(start, {"output_tokens": 30}))
-    cost = {"input_tokens": 12, "output_tokens": 30}
-    assert settled(MESSAGES, EVENTS, body, complete=False) == cost
     later = {"input_tokens": 11, "cache_creation_input_tokens": None, "output_tokens": 30}
-    body = stream(*anthropic_stream(start, later))
-    assert settled(MESSAGES, EVENTS, body) == {"input_tokens": 13, "output_tokens": 30}
-
-
-def test_cut_off_message_keeps_its_charge() -> None:
-    start, *_ = anthropic_stream({"input_tokens": 10, "output_tokens": 1}, None)
-    assert settled(MESSAGES, EVENTS, stream(start), complete=False) is None
+    for delta, read in (({"output_tokens": 30}, 12), (later, 13)):
+        body = stream(*anthropic_stream(start, delta))
+        cost = {"input_tokens": read, "output_tokens": 30}
+        assert settled(MESSAGES, EVENTS, body, complete=False) == cost
+    head, *_ = anthropic_stream({"input_tokens": 10, "output_tokens": 1}, None)
+    assert settled(MESSAGES, EVENTS, stream(head), complete=False) is None
     # Without a delta its output is not known, although the body has ended.
-    assert settled(MESSAGES, EVENTS, stream(start)) == {"input_tokens": 10}
+    assert settled(MESSAGES, EVENTS, stream(head)) == {"input_tokens": 10}
 
 
+@examples(25)
 @given(st.lists(st.binary(max_size=200) | st.just(stream({"usage": CHAT_USAGE})), max_size=8))
 def test_no_stream_raises(chunks: list[bytes]) -> None:
-    for request in (CHAT, MESSAGES):
-        for headers in (EVENTS, JSON):
-            whole = b"".join(chunks)
-            assert settled(request, headers, whole, size=3) == settled(
-                request, headers, whole, size=1 << 20
-            )
+    body = b"".join(chunks)
+    for request, headers in itertools.product((CHAT, MESSAGES), (EVENTS, JSON)):
+        large = settled(request, headers, body, size=1 << 20)
+        assert settled(request, headers, body, size=3) == large
 
 
 # ---- statuses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 529])
-def test_error_that_ran_no_model_costs_no_tokens(status: int) -> None:
-    assert OPENAI(Response(CHAT, status, JSON)) == {"tokens": 0}
-    assert ANTHROPIC(Response(MESSAGES, status, JSON)) == {"input_tokens": 0, "output_tokens": 0}
-
-
-@pytest.mark.parametrize("status", [202, 302, 408, 500, 502, 503, 504])
-def test_other_status_keeps_the_charge(status: int) -> None:
-    assert OPENAI(Response(CHAT, status, JSON)) is None
-    assert ANTHROPIC(Response(MESSAGES, status, JSON)) is None
-
-
-def test_request_that_calls_no_model_is_not_settled() -> None:
-    request = Request("GET", yarl.URL("https://api.openai.com/v1/models"), {})
-    assert OPENAI(Response(request, 429, JSON)) is None
-    assert ANTHROPIC(Response(request, 200, JSON)) is None
+def test_error_that_ran_no_model_costs_no_tokens() -> None:
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 529):
+        none = {"input_tokens": 0, "output_tokens": 0}
+        assert OPENAI(Response(CHAT, status, JSON)) == {"tokens": 0}, status
+        assert ANTHROPIC(Response(MESSAGES, status, JSON)) == none, status
+    models = Request("GET", yarl.URL("https://api.openai.com/v1/models"), {})
+    unsettled = [(CHAT, status) for status in (202, 302, 408, 500, 502, 503, 504)]
+    for request, status in (*unsettled, (models, 429), (models, 200)):
+        assert OPENAI(Response(request, status, JSON)) is None, status
+        assert (
+            ANTHROPIC(Response(MESSAGES if request is CHAT else request, status, JSON)) is None
+        ), status

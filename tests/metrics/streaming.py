@@ -7,8 +7,6 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["streaming"]
-
 
 @asynccontextmanager
 async def streaming(url: str) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
@@ -17,7 +15,7 @@ async def streaming(url: str) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
         assert response.status == 200
         assert response.content_type == "text/event-stream"
 
-        async def received() -> Any:  # noqa: ANN401 - JSON
+        async def received() -> Any:
             text = (await response.content.readuntil(b"\n\n")).decode()
             return "end" if text.startswith("event: end\n") else json.loads(text[6:])
 

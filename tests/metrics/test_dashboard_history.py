@@ -1,55 +1,96 @@
-"""What the live page shows of the past, of other processes, and at the end."""
+"""What the live page shows of keys, of the past, and of other processes."""
 
 import asyncio
-from contextlib import AsyncExitStack
-from typing import Any
+import json
+import re
 
+import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from aiothrottle import KeyedRateLimiter, RateLimiter, StoreUnavailable
+from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve, server
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.dashboard.shared_use import shared_use
 from aiothrottle.stores.redis import RedisStore
-from tests.browser import BROWSER, open_tab
 from tests.metrics.streaming import streaming
-from tests.servers import Valkey
-from tests.virtually import now, virtual
+from tests.support.browser import needs_browser, open_tab
+from tests.support.failing import Client, Server
+from tests.support.servers import Valkey
+from tests.support.virtually import now, virtual
 
-needs_browser = pytest.mark.skipif(
-    BROWSER is None, reason="no server: a headless Chromium: there is none on the PATH"
-)
+# ---- what is shown of keys ---------------------------------------------------------------------
 
 
 @virtual
-async def test_rates_are_sampled_without_a_page() -> None:
+async def test_possible_secrets_are_not_shown() -> None:
+    keyed = KeyedRateLimiter(100)
+    feed = Feed("hosts", keyed, None, now)
+    for key in ("sk-live-1234", ("user", "password"), "https://me:pw@example.org/", "localhost"):
+        await keyed.acquire(key)
+    keyed.pause("sk-live-1234", 5)
+    shown = json.dumps(feed.snapshot())
+    names = [key["name"] for key in feed.snapshot()["keys"] or ()]
+    assert names == ["key 1", "key 2", "key 3", "localhost"]
+    assert not re.search(r"live|user|password|pw", shown)
+
+
+@virtual
+async def test_custom_label_names_keys_or_fails_for_one() -> None:
+    keyed = KeyedRateLimiter(100)
+    labels: dict[object, str] = {7: "account 7"}
+    feed = Feed("accounts", keyed, labels.__getitem__, now)
+    await keyed.acquire(7)
+    await keyed.acquire(8)
+    shown = feed.snapshot()
+    assert shown["granted"] == 2
+    assert [key["name"] for key in shown["keys"] or ()] == ["account 7"]
+
+
+@virtual
+async def test_latest_keys_are_shown_and_none_is_made() -> None:
+    keyed = KeyedRateLimiter(100)
+    feed = Feed("hosts", keyed, None, now)
+    for number in range(1000):
+        async with keyed.throttle(f"{number:04}.example.org"):
+            pass
+    async with keyed.throttle("0600.example.org"):
+        pass
+    names = [key["name"] for key in feed.snapshot()["keys"] or ()]
+    assert len(names) == 50
+    assert names == sorted(names)
+    assert (names[0], names[-1]) == ("0600.example.org", "0999.example.org")
+    await asyncio.sleep(1000.0)
+    assert len(keyed) == 0
+    feed.snapshot()
+    assert len(keyed) == 0, "a snapshot makes no forgotten key anew"
+
+
+# ---- the past ----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_history_keeps_rates_and_the_limits_of_their_time() -> None:
     limiter = RateLimiter("10/s")
     feed = Feed("limiter", limiter, None, now)
     for step in range(480):  # four minutes, of which the first has no requests
         feed.sample()
         if step >= 120:
             await limiter.acquire(5)
+        if step == 450:
+            limiter.update(rate_limit="20/s")
         await asyncio.sleep(0.5)
     feed.sample()
     points = feed.history()
     assert points[0][0] == now() - 120, "the last two minutes are kept"
-    assert {limit for _, _, limit in points} == {10.0}
+    assert [limit for _, _, limit in points] == [10.0] * 211 + [20.0] * 30
     assert all(rate == pytest.approx(10, rel=0.02) for _, rate, _ in points)
     assert feed.snapshot()["rate"] == pytest.approx(10, rel=0.02)
-
-
-@virtual
-async def test_history_has_the_limits_of_its_time() -> None:
-    limiter = RateLimiter("10/s")
-    feed = Feed("limiter", limiter, None, now)
-    for step in range(60):
-        feed.sample()
-        if step == 30:
-            limiter.update(rate_limit="2/s")
+    young = Feed("limiter", limiter, None, now)
+    for _ in range(10):
+        young.sample()
         await asyncio.sleep(0.5)
-    limits = [limit for _, _, limit in feed.history()]
-    assert limits == [10.0] * 26 + [2.0] * 29, "none in the first 2.5 s, which are no average"
+    assert len(young.history()) == 5, "none in the first 2.5 s, which are no average"
 
 
 @virtual
@@ -86,23 +127,6 @@ async def test_pauses_of_a_key_are_one_line() -> None:
     assert [each["key"] for each in feed.snapshot()["pauses"]][::9] == ["key 19", "key 10"]
 
 
-async def test_last_event_has_the_final_state() -> None:
-    limiter = RateLimiter(100)
-    facts = {"URLs done": "0"}
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serve(limiter, facts=lambda: facts))
-        async with streaming(url) as received:
-            await received()
-            await limiter.acquire(7)
-            facts["URLs done"] = "7"
-            await stack.aclose()
-            last: Any = {}
-            while (event := await received()) != "end":
-                last = event
-    assert last["facts"] == {"URLs done": "7"}
-    assert last["limiters"][0]["granted"] == 1
-
-
 async def test_shared_use_counts_all_processes(valkey: Valkey) -> None:
     async with Redis(port=valkey.port) as first, Redis(port=valkey.port) as second:
         shown, other = (
@@ -118,14 +142,40 @@ async def test_shared_use_counts_all_processes(valkey: Valkey) -> None:
                 in_use = (await received())["limiters"][0]["inUse"]
 
 
-async def test_store_that_does_not_answer_leaves_the_use_unknown() -> None:
-    async with Redis(port=1) as client:
-        limiter = RateLimiter("100/min", store=RedisStore(client), key="x")
-        async with limiter:
-            with pytest.raises(StoreUnavailable):
-                await limiter.acquire()
-            assert await shared_use(limiter) is None
+@virtual
+async def test_outage_is_shown_and_leaves_the_use_unknown() -> None:
+    server = Server()
+    limiter = RateLimiter("20/s", store=Client(server), key="k", on_store_error="open")
+    feed = Feed("api", limiter, None, now)
+    await limiter.try_acquire()
+    assert feed.snapshot()["storeDownFor"] is None
+    server.mode = "refuses"
+    await limiter.try_acquire()
+    await asyncio.sleep(3.0)
+    await limiter.try_acquire()
+    assert feed.snapshot()["storeDownFor"] == 3.0
+    server.mode = "up"
+    await asyncio.sleep(3.0)
+    assert feed.snapshot()["storeDownFor"] is None
+    await limiter.aclose()
+    server = Server()
+    async with RateLimiter("100/min", store=Client(server), key="x") as limiter:
+        await limiter.acquire(50)
+        assert await shared_use(limiter) == pytest.approx(0.5)
+        server.mode = "refuses"
+        assert await shared_use(limiter) is None
     assert await shared_use(RateLimiter(10)) is None
+
+
+async def test_page_that_is_late_gets_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_TICK", 0.02)
+    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
+    async with serve(RateLimiter(10)) as url, aiohttp.ClientSession() as session:
+        await asyncio.sleep(0.5)
+        async with session.get(url + "events") as response:
+            first = await response.content.readuntil(b"\n\n")
+    (history,) = json.loads(first.removeprefix(b"event: history\ndata: "))
+    assert len(history["points"]) >= 3
 
 
 @needs_browser

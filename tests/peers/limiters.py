@@ -11,8 +11,6 @@ from aiothrottle import RateLimiter
 from aiothrottle.testing import VirtualTimeLoop
 from tests.peers.table import OURS, the_package
 
-__all__ = ["WAITING", "Acquire", "TickingLoop", "acquirer", "in_virtual_time"]
-
 # Waits until a request of this cost may start.
 Acquire = Callable[[int], Awaitable[object]]
 Result = TypeVar("Result")
@@ -42,13 +40,38 @@ def acquirer(column: str, limit: int) -> Acquire:
         throttler = package.Throttler(rate_limit=limit, period=1)
         return lambda _: throttler.acquire()  # it has no costs
     if column == "pyrate-limiter":
-        bucket = package.InMemoryBucket([package.Rate(limit, package.Duration.SECOND)])
-        pyrate = package.Limiter(package.BucketAsyncWrapper(bucket))
-        return lambda cost: pyrate.try_acquire_async("key", cost)
-    quota = package.Quota(metric="requests", limit=limit, per_seconds=1)
-    config = package.PerModelConfig(quotas=package.UsageQuotas([quota]))
-    tokens = package.RateLimiter(config, backend=package.MemoryBackendBuilder())
+        limiter_of_pyrate = pyrate(limit)
+        return lambda cost: limiter_of_pyrate.try_acquire_async("key", cost)
+    tokens = token_throttle(1, requests=limit)
     return lambda cost: tokens.acquire_capacity({"requests": cost}, model="model")
+
+
+def pyrate(limit: int) -> Any:
+    """Return a limiter of pyrate-limiter with a limit per second."""
+    package = the_package("pyrate-limiter")
+    bucket = package.InMemoryBucket([package.Rate(limit, package.Duration.SECOND)])
+    return package.Limiter(package.BucketAsyncWrapper(bucket))
+
+
+def window_of_limits() -> Any:
+    """Return a limiter of the package limits."""
+    package = the_package("limits")
+    return package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
+
+
+def token_throttle(
+    seconds: int, kind: str = "RateLimiter", backend: Any = None, **limits: int
+) -> Any:
+    """Return a limiter of token-throttle with limits per so many seconds."""
+    package = the_package("token-throttle")
+    if backend is None:
+        backend = package.MemoryBackendBuilder()
+    quotas = [
+        package.Quota(metric=metric, limit=limit, per_seconds=seconds)
+        for metric, limit in limits.items()
+    ]
+    config = package.PerModelConfig(quotas=package.UsageQuotas(quotas))
+    return getattr(package, kind)(config, backend=backend)
 
 
 def in_virtual_time(

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["COLUMNS", "NO", "OURS", "ROWS", "YES", "cell", "columns", "compared", "the_package"]
-
 README = Path(__file__).parents[2] / "README.md"
 YES, NO = "\N{CHECK MARK}", "\N{EN DASH}"
 OURS = "aiothrottle"
@@ -51,6 +49,12 @@ def columns(*names: str) -> Callable[[Callable[..., object]], Any]:
     return pytest.mark.parametrize("column", names or tuple(COLUMNS))
 
 
-def the_package(column: str) -> Any:  # noqa: ANN401 - the types of some are half unknown
+def the_package(column: str) -> Any:
     """Import the package of a column; the test is skipped where it is not installed."""
     return pytest.importorskip(COLUMNS[column])
+
+
+def source_of(column: str) -> list[str]:
+    """Return the texts of the files of a package."""
+    folder = Path(the_package(column).__file__).parent
+    return [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]

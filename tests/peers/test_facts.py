@@ -1,19 +1,31 @@
 """The other rows: resources, adaptive limits, threads, size; and the versions below the table."""
 
-import inspect
 import re
 import threading
 from collections.abc import Callable
 from importlib.metadata import requires, version
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
-from tests.peers.table import COLUMNS, NO, OURS, README, ROWS, YES, cell, columns, the_package
-from tests.virtually import virtual
+from aiothrottle import RateLimiter
+from tests.peers.limiters import token_throttle, window_of_limits
+from tests.peers.table import (
+    COLUMNS,
+    NO,
+    OURS,
+    README,
+    ROWS,
+    YES,
+    cell,
+    columns,
+    source_of,
+    the_package,
+)
+from tests.peers.test_shared import SHARED
+from tests.peers.test_waiting import CANCELLED, IN_ORDER, NEVER_OVER, VIRTUAL
+from tests.support.virtually import virtual
 
 SETTLED = "Requests and tokens, settled after the call"
 ADAPTIVE = "Finds unknown limits"
@@ -22,7 +34,7 @@ PACKAGES = "Required packages"
 LINES = "Lines of Python"
 
 
-def public_names(package: Any) -> set[str]:  # noqa: ANN401 - a module
+def public_names(package: Any) -> set[str]:
     """Return the names of a package, and of the classes that it offers."""
     names: set[str] = set()
     for name in dir(package):
@@ -48,13 +60,7 @@ async def test_settled_tokens_are_free_again_here() -> None:
 
 
 async def test_settled_tokens_are_free_again_in_token_throttle() -> None:
-    package = the_package("token-throttle")
-    quotas = [
-        package.Quota(metric="requests", limit=60, per_seconds=60),
-        package.Quota(metric="tokens", limit=1000, per_seconds=60),
-    ]
-    config = package.PerModelConfig(quotas=package.UsageQuotas(quotas))
-    limiter = package.RateLimiter(config, backend=package.MemoryBackendBuilder())
+    limiter = token_throttle(60, requests=60, tokens=1000)
     async with limiter.reserve({"requests": 1, "tokens": 1000}, model="model") as handle:
         handle.set_actual_usage({"requests": 1, "tokens": 400})
     await limiter.acquire_capacity({"requests": 1, "tokens": 600}, model="model", timeout=0)
@@ -63,18 +69,11 @@ async def test_settled_tokens_are_free_again_in_token_throttle() -> None:
     assert cell(SETTLED, "token-throttle") == YES
 
 
-@pytest.mark.parametrize("column", sorted(COLUMNS.keys() - {OURS, "token-throttle"}))
-def test_nothing_can_be_settled(column: str) -> None:
-    giving_back = re.compile("settle|refund|give_back|return_|actual|record_usage")
-    assert [name for name in public_names(the_package(column)) if giving_back.search(name)] == []
-    assert cell(SETTLED, column) == NO
-
-
 @columns()
 def test_adaptive_limits_have_a_name(column: str) -> None:
     names = {name for name in public_names(the_package(column)) if "adaptive" in name.lower()}
     assert cell(ADAPTIVE, column) == (YES if names else NO)
-    assert column != OURS or {AdaptiveRate.__name__, AdaptiveConcurrency.__name__} <= names
+    assert column != OURS or {"AdaptiveRate", "AdaptiveConcurrency"} <= names
 
 
 def synchronous(column: str) -> Callable[[], object]:
@@ -84,13 +83,10 @@ def synchronous(column: str) -> Callable[[], object]:
         limiter = package.Limiter(package.Rate(100, package.Duration.MINUTE))
         return lambda: limiter.try_acquire("key", blocking=False)
     if column == "limits":
-        window = package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
+        window = window_of_limits()
         hundred = package.parse("100/minute")
         return lambda: window.hit(hundred)
-    quota = package.Quota(metric="requests", limit=100, per_seconds=60)
-    config = package.PerModelConfig(quotas=package.UsageQuotas([quota]))
-    backend = package.SyncMemoryBackendBuilder()
-    tokens = package.SyncRateLimiter(config, backend=backend)
+    tokens = token_throttle(60, "SyncRateLimiter", package.SyncMemoryBackendBuilder(), requests=100)
 
     def take() -> bool:
         try:
@@ -139,40 +135,43 @@ async def test_another_thread_is_rejected_here() -> None:
     assert cell(THREADS, OURS) == NO
 
 
-@columns("aiolimiter", "asyncio-throttle", "aiohttp-retry")
-def test_every_wait_is_awaited(column: str) -> None:
-    package = the_package(column)
-    waits = {
-        "aiolimiter": ["AsyncLimiter.acquire", "AsyncLimiter.__aenter__"],
-        "asyncio-throttle": ["Throttler.acquire", "Throttler.__aenter__"],
-        "aiohttp-retry": ["RetryClient.__aenter__", "RetryClient.close"],
-    }
-    for wait in waits[column]:
-        assert inspect.iscoroutinefunction(attrgetter(wait)(package))
-    kind = attrgetter(waits[column][0].partition(".")[0])(package)
-    assert not hasattr(kind, "__enter__")
-    assert cell(THREADS, column) == NO
+WITHOUT_STORE = ["aiolimiter", "asyncio-throttle", "aiohttp-retry"]
+# token-throttle, whose limits are in real time too, reads the time of the loop for its timeouts.
+REAL_TIME = ["asyncio-throttle", "limits"]
+NEVER_SETTLED = [column for column in COLUMNS if column not in {OURS, "token-throttle"}]
+# Words that would be in the source, or in the public names, of packages that could do it.
+WORDS = [
+    (SHARED, WITHOUT_STORE, "redis|sqlite|socket|storage"),
+    (THREADS, WITHOUT_STORE, "threading|__enter__"),
+    (VIRTUAL, REAL_TIME, r"loop(\(\))?\.time"),
+]
+NAMES = [
+    (SETTLED, NEVER_SETTLED, "settle|refund|give_back|return_|actual|record_usage"),
+    (NEVER_OVER, ["aiohttp-retry"], "limiter|throttl"),
+]
 
 
 @columns()
-def test_required_packages_are_counted(column: str) -> None:
-    distribution = "aiothrottle-client" if column == OURS else column
+def test_cell_says_no_if_no_code_could_do_it(column: str) -> None:
+    names = public_names(the_package(column))
+    for texts, rows in ((source_of(column), WORDS), (names, NAMES)):
+        for row, columns_without, words in rows:
+            if column in columns_without:
+                found = [text for text in texts if re.search(words, text, re.IGNORECASE)]
+                assert (found, cell(row, column)) == ([], NO), row
+    # What does not limit has no order of waiters, either.
+    for row in (IN_ORDER, CANCELLED, VIRTUAL):
+        assert cell(row, "aiohttp-retry") == NO
+
+
+@columns()
+def test_packages_and_lines_are_counted(column: str) -> None:
     the_package(column)
+    distribution = "aiothrottle-client" if column == OURS else column
     required = [line for line in requires(distribution) or [] if "extra ==" not in line]
     assert cell(PACKAGES, column) == str(len(required))
-
-
-@columns()
-def test_lines_are_counted(column: str) -> None:
-    folder = Path(the_package(column).__file__).parent
-    files = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
-    lines = sum(len(text.splitlines()) for text in files)
+    lines = sum(len(text.splitlines()) for text in source_of(column))
     said = float(cell(LINES, column).replace(",", ""))
     assert said == pytest.approx(lines, rel=0.15), f"{column} has {lines} lines"
-
-
-@pytest.mark.parametrize("column", sorted(COLUMNS.keys() - {OURS}))
-def test_versions_below_the_table_are_those_tested(column: str) -> None:
-    the_package(column)
     text = " ".join(README.read_text(encoding="utf-8").split())
-    assert f"{column} {version(column)}" in text
+    assert column == OURS or f"{column} {version(column)}" in text, "the version that is tested"

@@ -10,8 +10,9 @@ from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter
 from aiothrottle.stores.redis import RedisStore
-from tests.peers.table import NO, OURS, cell, columns, the_package
-from tests.servers import Valkey
+from tests.peers.limiters import token_throttle
+from tests.peers.table import OURS, cell, columns, the_package
+from tests.support.servers import Valkey
 
 SHARED = "Shared between processes"
 
@@ -19,14 +20,7 @@ SHARED = "Shared between processes"
 Ask: TypeAlias = Callable[[], Awaitable[bool]]
 
 
-def token_throttle(backend: Any) -> Any:  # noqa: ANN401 - its types are half unknown
-    package = the_package("token-throttle")
-    quota = package.Quota(metric="requests", limit=3, per_seconds=3600)
-    config = package.PerModelConfig(quotas=package.UsageQuotas([quota]))
-    return package.RateLimiter(config, backend=backend)
-
-
-async def has_capacity(limiter: Any) -> bool:  # noqa: ANN401 - of token-throttle
+async def has_capacity(limiter: Any) -> bool:
     try:
         await limiter.acquire_capacity({"requests": 1}, model="model", timeout=0)
     except TimeoutError:
@@ -62,7 +56,7 @@ async def through_redis(column: str, valkey: Valkey) -> AsyncGenerator[Ask]:
             yield lambda: window.hit(package.parse("3/hour"))
         else:
             backend = package.RedisBackendBuilder(client, key_prefix="prefix")
-            async with token_throttle(backend) as tokens:
+            async with token_throttle(3600, backend=backend, requests=3) as tokens:
                 yield lambda: has_capacity(tokens)
 
 
@@ -86,7 +80,7 @@ async def test_limit_is_shared_through_a_file(column: str, tmp_path: Path) -> No
                 answers.append(limiter.try_acquire("key", blocking=False))
         else:
             backend = package.SqliteBackendBuilder(path, key_prefix="prefix")
-            async with token_throttle(backend) as tokens:
+            async with token_throttle(3600, backend=backend, requests=3) as tokens:
                 answers.append(await has_capacity(tokens))
     assert answers == [True] * 3 + [False]
     assert "SQLite" in cell(SHARED, column)
@@ -102,12 +96,3 @@ def test_other_stores_exist() -> None:
     assert the_package("pyrate-limiter").PostgresBucket
     assert cell(SHARED, "pyrate-limiter") == "Redis, Postgres, SQLite"
     assert cell(SHARED, "token-throttle") == "Redis, SQLite"
-
-
-@columns("aiolimiter", "asyncio-throttle", "aiohttp-retry")
-def test_nothing_is_stored(column: str) -> None:
-    folder = Path(the_package(column).__file__).parent
-    for path in folder.rglob("*.py"):
-        text = path.read_text(encoding="utf-8").lower()
-        assert not any(word in text for word in ("redis", "sqlite", "socket", "storage")), path
-    assert cell(SHARED, column) == NO

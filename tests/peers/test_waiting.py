@@ -1,16 +1,20 @@
 """The rows about limits and waiters: how many are granted, in what order, after a cancellation."""
 
 import asyncio
-import time
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from aiothrottle import RateLimiter
-from aiothrottle.testing import VirtualTimeLoop
-from aiothrottle.testing.audit import greatest_count
-from tests.peers.limiters import WAITING, Acquire, TickingLoop, in_virtual_time
+from aiothrottle.testing import greatest_count
+from tests.peers.limiters import (
+    WAITING,
+    Acquire,
+    TickingLoop,
+    in_virtual_time,
+    window_of_limits,
+)
 from tests.peers.table import NO, OURS, YES, cell, columns, the_package
 
 NEVER_OVER = "Never over the limit in any period"
@@ -58,9 +62,8 @@ def test_count_in_any_period(column: str) -> None:
 
 
 def test_count_in_any_period_of_limits() -> None:
-    package = the_package("limits")
-    limiter = package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
-    ten, granted = package.parse("10/second"), list[float]()
+    limiter = window_of_limits()
+    ten, granted = the_package("limits").parse("10/second"), list[float]()
     with patch("time.time") as clock:
         for tick in range(400):
             clock.return_value = 1e9 + tick / 100
@@ -82,9 +85,8 @@ def test_order_of_waiters(column: str) -> None:
 
 
 def test_limits_rejects_in_place_of_waiting() -> None:
-    package = the_package("limits")
-    limiter = package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
-    hour = package.parse("1/hour")
+    limiter = window_of_limits()
+    hour = the_package("limits").parse("1/hour")
     assert limiter.hit(hour)
     assert not limiter.hit(hour)
     methods = {name for name in dir(limiter) if not name.startswith("_")}
@@ -100,19 +102,15 @@ async def cancel_and_wait(acquire: Acquire, limit: int) -> tuple[float, float]:
         await asyncio.sleep(100)
         await asyncio.gather(*(acquire(1) for _ in range(limit)))
         began = loop.time()
-        cancelled = [asyncio.create_task(acquire_one(acquire)) for _ in range(victims)]
+        cancelled = [asyncio.ensure_future(acquire(1)) for _ in range(victims)]
         await asyncio.sleep(0.01)
-        waiter = asyncio.create_task(acquire_one(acquire))
+        waiter = asyncio.ensure_future(acquire(1))
         await asyncio.sleep(0.01)
         for task in cancelled:
             task.cancel()
         await waiter
         waits.append(loop.time() - began)
     return waits[0], waits[1]
-
-
-async def acquire_one(acquire: Acquire) -> None:
-    await acquire(1)
 
 
 @columns(*WAITING)
@@ -147,49 +145,3 @@ def test_limit_of_an_hour_is_tested_in_no_time(column: str) -> None:
     with asyncio.Runner(loop_factory=TickingLoop) as runner:
         assert runner.run(wait_for_three()) >= 1800
     assert cell(VIRTUAL, column) == YES
-
-
-@columns("asyncio-throttle", "token-throttle")
-def test_limit_reads_the_real_clock(column: str) -> None:
-    package = the_package(column)
-
-    async def wait_for_two() -> None:
-        if column == "asyncio-throttle":
-            throttler = package.Throttler(rate_limit=1, period=0.3)
-            for _ in range(2):
-                await throttler.acquire()
-            return
-        quota = package.Quota(metric="requests", limit=4, per_seconds=1)
-        config = package.PerModelConfig(quotas=package.UsageQuotas([quota]))
-        limiter = package.RateLimiter(config, backend=package.MemoryBackendBuilder())
-        for _ in range(5):
-            await limiter.acquire_capacity({"requests": 1}, model="model")
-
-    began = time.monotonic()
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(wait_for_two())
-    assert time.monotonic() - began > 0.2, "waited in real time"
-    assert cell(VIRTUAL, column) == NO
-
-
-def test_limits_reads_the_real_clock() -> None:
-    package = the_package("limits")
-    limiter = package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
-    second = package.parse("1/second")
-
-    async def hit_twice() -> list[bool]:
-        first = limiter.hit(second)
-        await asyncio.sleep(60)
-        return [first, limiter.hit(second)]
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(hit_twice()) == [True, False]
-    assert cell(VIRTUAL, "limits") == NO
-
-
-def test_aiohttp_retry_limits_nothing() -> None:
-    names = {name for name in dir(the_package("aiohttp-retry")) if "limit" in name.lower()}
-    assert names == set()
-    assert {cell(row, "aiohttp-retry") for row in (NEVER_OVER, IN_ORDER, CANCELLED, VIRTUAL)} == {
-        NO
-    }

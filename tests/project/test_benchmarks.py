@@ -22,14 +22,9 @@ def test_store_share_is_counted_during_full_demand() -> None:
         "import json, sys; import stores; "
         "print(json.dumps(stores.granted_within(json.loads(sys.argv[1]), 9)))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(instants)],
-        cwd=FOLDER,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(ended.stdout) == [90, 90], "20 per second of both, over 9 seconds"
+    command = [sys.executable, "-c", code, json.dumps(instants)]
+    printed = subprocess.check_output(command, cwd=FOLDER, text=True)
+    assert json.loads(printed) == [90, 90], "20 per second of both, over 9 seconds"
 
 
 @pytest.fixture
@@ -54,28 +49,20 @@ async def test_every_line_of_your_server_makes_a_session() -> None:
 
 
 @pytest.mark.usefixtures("real_servers")
-def test_throttled_and_used_shares_are_counted_from_the_log() -> None:
+def test_shares_of_a_trial_are_counted_from_the_log() -> None:
+    from real_servers.probing import HEAD, Probed, cells
     from real_servers.server import Answer, Server
-    from real_servers.trial import trial_of
+    from real_servers.trial import Trial, trial_of
 
     server = Server("a server", lambda _: [], limit=2.0)
     log = [Answer(100.0 + 0.5 * i, 429 if i in {1, 25} else 200) for i in range(100)]
     trial = trial_of(server, log, failures=3, seconds=15.0)
-    assert trial.requests == 30
-    assert trial.throttled == pytest.approx(2 / 30)
-    assert trial.throttled_later == pytest.approx(1 / 10)
-    assert trial.used == pytest.approx(28 / 30)
-    assert trial.used_later == pytest.approx(9 / 10)
-    assert trial.failures == 3
-
-
-@pytest.mark.usefixtures("real_servers")
-def test_probed_line_and_its_costs_are_a_row() -> None:
-    from real_servers.probing import HEAD, Probed, cells
-    from real_servers.trial import Trial
-
-    line = 'RateLimiter("20/s", guard=0.05)'
-    trial = Trial(0.004, 0.0, 0.96, 0.95, 0, 290)
+    assert (trial.requests, trial.failures) == (30, 3)
+    throttled, used = (trial.throttled, trial.throttled_later), (trial.used, trial.used_later)
+    assert throttled == pytest.approx((2 / 30, 1 / 10))
+    assert used == pytest.approx((28 / 30, 9 / 10))
+    # The row of a limiter that `probe` has printed.
+    line, trial = 'RateLimiter("20/s", guard=0.05)', Trial(0.004, 0.0, 0.96, 0.95, 0, 290)
     row = cells(Probed(line, 28.4, 337, 12, trial))
     assert row == [f"`{line}`", "0.4 (0.0)", "96", "28", "337", "12"]
     assert len(row) + 1 == len(HEAD)

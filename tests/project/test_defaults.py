@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,9 +9,11 @@ import pytest
 
 import aiothrottle
 from aiothrottle import RateLimiter
-from aiothrottle._http.options import Options
-from aiothrottle.retry import Retry
+from aiothrottle.aiohttp import Retry, SessionOptions
+from tests.support.servers import imported
 
+# All options, with their defaults, stand beside the public groups of them.
+Options = imported(SessionOptions.__module__).Options
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 SOURCES = "".join(
     path.read_text(encoding="utf-8") for path in Path(aiothrottle.__file__).parent.rglob("*.py")
@@ -33,20 +34,13 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 def defaults(heading: str) -> dict[str, str]:
     """Return each argument of a table with its default, as it is written there."""
-    return {
-        name: default
-        for names, default, *_ in rows("defaults.md", heading)
-        for name, default in zip(
-            re.findall(r"`(\w+)`", names), written(names, default), strict=True
-        )
-    }
-
-
-def written(names: str, default: str) -> list[str]:
-    """Return a default for each of the names: "0.5, 30" has one for each, "429, 502" is one."""
-    count = names.count("`") // 2
-    parts = default.split(", ")
-    return parts if count == len(parts) else [default] * count
+    found: dict[str, str] = {}
+    for cells in rows("defaults.md", heading):
+        names, parts = re.findall(r"`(\w+)`", cells[0]), cells[1].split(", ")
+        # "0.5, 30" has one for each of two names, "429, 502" is one.
+        values = parts if len(parts) == len(names) else [cells[1]] * len(names)
+        found |= dict(zip(names, (value.strip("`") for value in values), strict=True))
+    return found
 
 
 def shown(value: object) -> str:
@@ -56,21 +50,14 @@ def shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!r}".replace("'", '"')
 
 
-def of_signature(function: object) -> Mapping[str, object]:
-    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-    return {it.name: it.default for it in parameters if it.kind is not it.VAR_POSITIONAL}
-
-
 def test_table_of_the_limiter_has_each_default() -> None:
-    found = defaults("RateLimiter")
-    real = dict(of_signature(RateLimiter))
+    parameters = inspect.signature(RateLimiter).parameters.values()
+    real = {it.name: it.default for it in parameters if it.kind is not it.VAR_POSITIONAL}
     real.pop("clock")  # for tests
+    found = defaults("RateLimiter")
     assert found.keys() == real.keys()
-    assert found.pop("algorithm") == "`SlidingWindowLog`"
-    real.pop("algorithm")
-    assert {name: default.strip("`") for name, default in found.items()} == {
-        name: shown(default) for name, default in real.items()
-    }
+    assert found.pop("algorithm") == "SlidingWindowLog"
+    assert found == {name: shown(real[name]) for name in found}
 
 
 def test_table_of_retries_has_each_default() -> None:
@@ -78,22 +65,16 @@ def test_table_of_retries_has_each_default() -> None:
     assert found.keys() == {field.name for field in fields(Retry)}
     methods = found.pop("methods").partition(": ")[2]
     assert methods.split(", ") == sorted(retry.methods)
-    assert found.pop("exceptions").startswith("`None`")
-    assert {name: default.strip("`") for name, default in found.items()} == {
-        name: shown(getattr(retry, name)) for name in found
-    }
+    assert found.pop("exceptions").startswith("None")
+    assert found == {name: shown(getattr(retry, name)) for name in found}
 
 
 def test_table_of_options_has_each_default() -> None:
-    found = defaults("Sessions, middlewares, transports")
+    found, options = defaults("Sessions, middlewares, transports"), Options()
     assert found.keys() == {field.name for field in fields(Options)}
-    options = Options()
-    assert found.pop("profiles") == "none"
-    assert options.profiles == ()
-    assert found.pop("retry") == "`Retry()`"
-    assert {name: default.strip("`") for name, default in found.items()} == {
-        name: shown(getattr(options, name)) for name in found
-    }
+    assert (found.pop("profiles"), options.profiles) == ("none", ())
+    assert found.pop("retry") == "Retry()"
+    assert found == {name: shown(getattr(options, name)) for name in found}
 
 
 @pytest.mark.parametrize(("message", "_"), rows("errors.md", "Messages and their causes"))

@@ -1,23 +1,35 @@
-"""The pages: every public name is in the reference, every file that a page names exists."""
+"""The pages: every public name is there, what they name exists, and their programs run."""
 
 import ast
+import asyncio
 import doctest
 import inspect
 import pkgutil
 import re
 import runpy
+import sys
 import tomllib
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 import aiothrottle
+from aiothrottle.aiohttp import SessionOptions
+from aiothrottle.testing import RateLimitedServer
 from tests.project.test_architecture import ENTRY_POINTS
-from tests.servers import imported
+from tests.support.servers import imported
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+PAGES = {page: text_of(page) for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 
 # A directive of the reference: its name, its argument, its options.
 DIRECTIVE = re.compile(
@@ -26,11 +38,9 @@ DIRECTIVE = re.compile(
 )
 EXCLUDED = re.compile(r":exclude-members: (.*)")
 A_FILE = re.compile(r"`((?:tests|examples|benchmarks|aiothrottle|docs)/[\w/.]+\.(?:py|md|lua))`")
-
-
-API = "".join(
-    page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "api").glob("*.md")
-)
+# The id of a test: the whole, its file, its function; a class and parameters may stand between.
+A_NODE = re.compile(r"`((tests/[\w/.]+\.py)::(?:\w+::)?(\w+)(?:\[[^`]*\])?)`")
+API = "".join(map(text_of, (DOCS / "reference" / "api").glob("*.md")))
 
 
 def documented(api: str) -> set[str]:
@@ -46,72 +56,64 @@ def documented(api: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ENTRY_POINTS)
-def test_every_public_name_is_in_the_reference(module: str) -> None:
+def test_every_public_name_is_in_the_reference() -> None:
     # A name that two modules have stands at one of them.
-    places = [name.rpartition(".") for name in documented(API)]
     there = [
         getattr(imported(place), name)
-        for place, _, name in places
-        if place in {*ENTRY_POINTS, "aiothrottle._http.options"} and name
+        for place, _, name in (name.rpartition(".") for name in documented(API))
+        if place in {*ENTRY_POINTS, SessionOptions.__module__} and name
         if hasattr(imported(place), name)
     ]
-    public = imported(module)
-    missing = [name for name in public.__all__ if getattr(public, name) not in there]
-    assert [name for name in missing if not name.startswith("__")] == []
-
-
-def test_name_without_an_entry_is_found() -> None:
+    missing = [
+        f"{module}.{name}"
+        for module in ENTRY_POINTS
+        for name in imported(module).__all__
+        if getattr(imported(module), name) not in there and not name.startswith("__")
+    ]
+    assert missing == []
     api = ".. automodule:: aiothrottle.retry\n   :exclude-members: Retry\n"
     assert "aiothrottle.retry.RetryBudget" in documented(api)
     assert "aiothrottle.retry.Retry" not in documented(api)
 
 
-@pytest.mark.parametrize("module", ENTRY_POINTS)
-def test_other_public_value_has_an_entry(module: str) -> None:
+def test_other_public_values_have_entries() -> None:
     # autodoc finds the documentation of such a name only where it is defined.
-    public = imported(module)
-    source = inspect.getsource(public)
-    for name in public.__all__:
-        value = getattr(public, name)
-        if not (inspect.isclass(value) or inspect.isroutine(value) or name.startswith("__")):
-            there = re.search(rf"^{name}\b", source, re.MULTILINE)
-            assert there or f".. py:data:: {module}.{name}\n" in API, name
+    for public in map(imported, ENTRY_POINTS):
+        source = inspect.getsource(public)
+        for name in public.__all__:
+            value = getattr(public, name)
+            if not (inspect.isclass(value) or inspect.isroutine(value) or name.startswith("__")):
+                there = re.search(rf"^{name}\b", source, re.MULTILINE)
+                assert there or f".. py:data:: {public.__name__}.{name}\n" in API, name
 
 
 def test_every_imported_module_is_public() -> None:
     # Public modules are the entry points, and every module that a page imports.
     imports = re.compile(r"^from (aiothrottle[\w.]*) import", re.MULTILINE)
-    found = {name for page in PAGES for name in imports.findall(page.read_text(encoding="utf-8"))}
-    assert found <= {*ENTRY_POINTS}
+    assert {name for text in PAGES.values() for name in imports.findall(text)} <= {*ENTRY_POINTS}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        found.name
-        for found in pkgutil.walk_packages(aiothrottle.__path__, "aiothrottle.")
-        if not found.name.endswith(".__main__")
-    ],
-)
-def test_docstring_examples_give_their_output(module: str) -> None:
-    assert doctest.testmod(imported(module)).failed == 0
+def test_docstring_examples_give_their_output() -> None:
+    for found in pkgutil.walk_packages(aiothrottle.__path__, "aiothrottle."):
+        if not found.name.endswith(".__main__"):
+            assert doctest.testmod(imported(found.name)).failed == 0, found.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_named_by_a_page_exists(page: Path) -> None:
-    named = A_FILE.findall(page.read_text(encoding="utf-8"))
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+def test_every_file_named_by_a_page_exists() -> None:
+    named = [(page.name, name) for page, text in PAGES.items() for name in A_FILE.findall(text)]
+    assert [(page, name) for page, name in named if not (ROOT / name).is_file()] == []
 
 
 def test_how_it_works_names_real_files_and_methods() -> None:
-    page = (DOCS / "concepts" / "how-it-works.md").read_text(encoding="utf-8")
+    page = PAGES[DOCS / "concepts" / "how-it-works.md"]
     package = ROOT / "aiothrottle"
-    sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    sources = "".join(map(text_of, package.rglob("*.py")))
     # Read, not imported: some need a driver.
     classes = re.findall(r"^class (\w+)(.*?)(?=^\S)", sources, re.MULTILINE | re.DOTALL)
+    drawn = "".join(re.findall(r"(?ms)^```text\n(.*?)^```$", page))
     methods = re.findall(r"`([A-Z]\w+)\.(\w+)`", page)
-    assert len(methods) > 30
+    methods += re.findall(r"\b([A-Z]\w+)\.(\w+)", drawn)
+    assert len(methods) > 80
     for kind, method in methods:
         there = re.compile(rf"^ +(async def |def |self\.|){method}\b[(:]", re.MULTILINE)
         bodies = [body for name, body in classes if name == kind]
@@ -120,31 +122,27 @@ def test_how_it_works_names_real_files_and_methods() -> None:
     assert len(files) > 20
     for name in files:
         assert (ROOT / name).is_file() or (package / name).is_file(), name
+    files = re.findall(r"(?:\w+/)*\w+\.py\b", drawn)
+    assert len(files) > 60
+    for name in files:
+        assert [*package.rglob(name)], name
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING", "SECURITY", "examples/README"])
-def test_every_link_to_a_file_has_a_target(page: str) -> None:
+def test_every_link_has_a_target() -> None:
     # Sphinx checks the links between the pages of docs/.
-    place = ROOT / f"{page}.md"
-    links = re.findall(r"\]\((?!\w+:)([^)#]+)", place.read_text(encoding="utf-8"))
-    assert [link for link in links if not (place.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_to_the_repository_has_a_target(page: Path) -> None:
-    links = re.findall(
-        r"\]\(https://[^)\s]+/blob/main/([^)#\s]+)", page.read_text(encoding="utf-8")
-    )
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for name in ("CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "tests/README.md"):
+        links = re.findall(r"\]\((?!\w+:)([^)#]+)", text_of(ROOT / name))
+        assert [it for it in links if not ((ROOT / name).parent / it).exists()] == [], name
+    for page, text in PAGES.items():
+        links = re.findall(r"\]\(https://[^)\s]+/blob/main/([^)#\s]+)", text)
+        assert [link for link in links if not (ROOT / link).exists()] == [], page
 
 
 def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
     # An index shows the page alone, without the files beside it.
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    source = project["urls"]["Source"]
+    source = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]["urls"]["Source"]
     files = (f"{source}/blob/main/", source.replace("github", "raw.githubusercontent") + "/main/")
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", page)
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", PAGES[ROOT / "README.md"])
     assert len(links) > 10
     for link in map("".join, links):
         assert link.startswith("https://")
@@ -152,40 +150,101 @@ def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
             assert (ROOT / link.partition("/main/")[2]).exists(), link
 
 
-def test_every_promise_names_its_tests() -> None:
-    page = (DOCS / "concepts" / "guarantees.md").read_text(encoding="utf-8")
+def missing_tests(text: str) -> list[str]:
+    """Return the node ids of a page that name no test of ours."""
+    missing: list[str] = []
+    for node, name, test in A_NODE.findall(text):
+        tree = ast.parse(text_of(ROOT / name) if (ROOT / name).is_file() else "")
+        classes = [it for it in tree.body if isinstance(it, ast.ClassDef)]
+        places: list[ast.Module | ast.ClassDef] = [tree, *classes]
+        functions = [it for place in places for it in place.body]
+        if test not in {getattr(it, "name", "") for it in functions}:
+            missing.append(node)
+    return missing
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    page = PAGES[DOCS / "concepts" / "guarantees.md"]
     promises = page.partition("## What is not promised")[0].split("\n- ")[1:]
     assert len(promises) > 20
-    assert [promise for promise in promises if "*Tests:* `tests/" not in promise] == []
+    unnamed = [it for it in promises if not A_NODE.search(it.partition("*Tests:*")[2])]
+    assert unnamed == []
+    texts = PAGES | {ROOT / "SECURITY.md": text_of(ROOT / "SECURITY.md")}
+    missing = [f"{page.name}: {it}" for page, text in texts.items() for it in missing_tests(text)]
+    assert not missing, "no such test:\n" + "\n".join(missing)
+    here, this = "tests/project/test_docs.py", "test_every_promise_names_tests_that_exist"
+    gone = [f"{here}::test_that_is_gone", f"tests/project/test_gone.py::{this}", f"{here}::ROOT"]
+    nodes = [*gone, f"{here}::{this}", f"{here}::{this}[one]", here]
+    assert missing_tests(", ".join(f"`{node}`" for node in nodes)) == gone
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
-    pages = {page.relative_to(DOCS).with_suffix("").as_posix(): page for page in DOCS.rglob("*.md")}
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     listed = {"index"}
     for index in DOCS.rglob("index.md"):
-        lines = index.read_text(encoding="utf-8").splitlines()
-        listed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines if line}
-    assert pages.keys() - listed == set()
+        lines = filter(None, text_of(index).splitlines())
+        listed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines}
+    assert pages - listed == set()
 
 
 def test_benchmark_page_has_the_docstring_of_its_script() -> None:
     pages = [it for it in (DOCS / "project" / "benchmarks").glob("*.md") if it.name != "index.md"]
     assert len(pages) > 10
     for page in pages:
-        script = (ROOT / "benchmarks" / f"{page.stem}.py").read_text(encoding="utf-8")
+        script = text_of(ROOT / "benchmarks" / f"{page.stem}.py")
         about = (ast.get_docstring(ast.parse(script)) or "").partition("\n\n")[2]
         assert about, script
-        assert f"\n{about}\n" in page.read_text(encoding="utf-8"), page.name
+        assert f"\n{about}\n" in PAGES[page], page.name
 
 
 def test_pictures_are_those_that_the_script_draws() -> None:
     drawn: dict[str, str] = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
     for name, svg in drawn.items():
-        picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
-        assert picture == svg, "draw them anew: python benchmarks/pictures.py"
+        message = "draw them anew: python benchmarks/pictures.py"
+        assert text_of(DOCS / "pictures" / name) == svg, message
     for page in (ROOT / "README.md", DOCS / "index.md"):
-        for counts in re.findall(r"\d+ sent, \d+ throttled", page.read_text(encoding="utf-8")):
+        for counts in re.findall(r"\d+ sent, \d+ throttled", PAGES[page]):
             assert counts in drawn["crawl-light.svg"]
+
+
+# A skipped block needs a package or a server; the other runner of the pages checks which.
+BLOCK = re.compile(r"(?ms)^(<!-- skip: next[^\n]*-->\n+)?```python\n(.*?)^```$")
+GUIDES = [page for name in ("start", "guides") for page in sorted((DOCS / name).glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)  # pyright: ignore[reportUnknownLambdaType,reportUnknownMemberType]
+def test_visible_blocks_of_a_guide_run_alone(page: Path) -> None:
+    """As printed: each page in a fresh namespace."""
+    names: dict[str, object] = {"__name__": "page"}
+    with asyncio.Runner() as runner:
+        for skipped, block in BLOCK.findall(PAGES[page]):
+            if skipped:
+                continue
+            code = compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            ended = eval(code, names)
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(ended)
+
+
+async def test_program_of_the_readme_prints_what_it_says() -> None:
+    [program] = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGES[ROOT / "README.md"])
+    url = "https://httpbin.org/status/200,200,429"
+    assert url in program
+    sent = 0
+
+    async def throttle_one_in_three(_: web.Request) -> web.Response:
+        nonlocal sent
+        sent += 1
+        return web.Response(status=429 if sent % 3 == 0 and sent < 10 else 200)
+
+    async with RateLimitedServer(handler=throttle_one_in_three) as server:
+        code = program.replace(url, str(server.url))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code), stdout=PIPE, stderr=PIPE
+        )
+        assert await process.communicate() == (f"{[200] * 20}\n".encode(), b"")
+        assert server.audit.sent == 23
+        assert server.audit.greatest_concurrency <= 4
 
 
 def test_attribute_description_is_not_parsed_as_its_type() -> None:

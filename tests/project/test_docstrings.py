@@ -8,12 +8,10 @@ described beside them, by comments with ``#:``.
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, is_typeddict
-
-import pytest
+from typing import Any, NamedTuple, cast, is_typeddict
 
 from tests.project.test_architecture import ENTRY_POINTS
-from tests.servers import imported
+from tests.support.servers import imported
 
 ARGS = re.compile(r"^(?:Args|Attributes):\n((?:(?: {4}.*)?\n?)*)", re.MULTILINE)
 ARGUMENT = re.compile(r"^ {4}((?:\*{0,2}\w+(?:, )?)+):", re.MULTILINE)
@@ -45,20 +43,14 @@ def functions(module: str) -> Iterator[Documented]:
     public = imported(module)
     for name in public.__all__:
         value = getattr(public, name)
-        if inspect.isclass(value):
-            if not is_typeddict(value) and not getattr(value, "_is_protocol", False):
-                yield Documented(name, value, None)
-            yield from methods(value)
-        elif inspect.isroutine(value):
+        is_uncalled = is_typeddict(value) or getattr(value, "_is_protocol", False)
+        if inspect.isroutine(value) or (inspect.isclass(value) and not is_uncalled):
             yield Documented(name, value, None)
-
-
-def methods(kind: type) -> Iterator[Documented]:
-    for name, value in vars(kind).items():
-        if inspect.isroutine(value) and not name.startswith("_"):
-            function = getattr(value, "__func__", value)
-            if inspect.isfunction(function):  # a cached property is none
-                yield Documented(f"{kind.__name__}.{name}", function, kind)
+        for member, of_class in vars(value).items() if inspect.isclass(value) else ():
+            function = getattr(of_class, "__func__", of_class)
+            # A cached property is no function.
+            if inspect.isfunction(function) and not member.startswith("_"):
+                yield Documented(f"{name}.{member}", function, cast("type", value))
 
 
 def parameters(documented: Documented) -> set[str]:
@@ -122,14 +114,12 @@ def complaints(documented: Documented, classes: list[type]) -> Iterator[str]:
         yield f"{documented.name}: write what it returns"
 
 
-@pytest.mark.parametrize("module", ENTRY_POINTS)
-def test_docstring_describes_parameters_and_result(module: str) -> None:
+def test_docstrings_describe_parameters_and_results() -> None:
     classes = public_classes()
-    found = [text for each in functions(module) for text in complaints(each, classes)]
+    public = [each for module in ENTRY_POINTS for each in functions(module)]
+    found = [text for each in public for text in complaints(each, classes)]
     assert found == [], "\n".join(found)
 
-
-def test_undescribed_parameter_is_found() -> None:
     def wait(seconds: float, key: str) -> float:
         """Wait.
 

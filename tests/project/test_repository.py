@@ -5,12 +5,14 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import aiothrottle
 
 ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = ("aiothrottle", "benchmarks", "docs", "examples", "scripts", "tests", ".ci", ".github")
 
 # In two parts each, so that this file is none of them.
@@ -42,26 +44,18 @@ def test_no_file_names_a_machine_or_an_index() -> None:
     found = {str(path.relative_to(ROOT)): complaints(text) for path, text in texts()}
     assert len(found) > 100
     assert {path: what for path, what in found.items() if what} == {}
-
-
-@pytest.mark.parametrize("text", ["/" + "home/me/x", "https://py" + "pi.org/x", "index" + "-url="])
-def test_unwanted_name_is_found(text: str) -> None:
-    assert complaints(text)
+    assert all(map(complaints, ["/" + "home/me/x", "https://py" + "pi.org/x", "index" + "-url="]))
 
 
 def test_lock_file_is_not_committed() -> None:
-    ignored = ROOT / ".gitignore"
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
-    assert "uv.lock" in ignored.read_text(encoding="utf-8").split()
-    run = subprocess.run(
-        ["git", "ls-files", "uv.lock"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == ""
+    assert "uv.lock" in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert subprocess.check_output(["git", "ls-files", "uv.lock"], cwd=ROOT) == b""
 
 
 def test_mutation_testing_names_files_that_exist() -> None:
-    mutmut = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    mutmut = PROJECT["tool"]["mutmut"]
     named = mutmut["only_mutate"] + mutmut["pytest_add_cli_args_test_selection"]
     assert [name for name in named if not any(ROOT.glob(name))] == []
 
@@ -71,6 +65,25 @@ def test_version_is_the_same_in_changelog_and_citation() -> None:
     assert re.findall(r"^## (\S+) - ", changelog, re.MULTILINE)[0] == aiothrottle.__version__
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {aiothrottle.__version__}\n" in citation
+
+
+def bounds(requirements: list[str]) -> dict[str, str]:
+    """Return the lower bound of each package, without its markers."""
+    parted = (requirement.partition(";")[0].partition(">=") for requirement in requirements)
+    return {name: bound for name, _, bound in parted}
+
+
+def test_group_test_has_the_bounds_of_the_extras() -> None:
+    """The lower bounds given to users are those that the tests run with: see `.ci/run`."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    group = bounds(PROJECT["dependency-groups"]["test"])
+    # The SDK, which the tests need, brings the API of its own version.
+    group["opentelemetry-api"] = group["opentelemetry-sdk"]
+    # The extra is installed as it is.
+    group |= bounds(extras["plot"])
+    given = bounds([each for requirements in extras.values() for each in requirements])
+    assert all(given.values())
+    assert given == {name: group[name] for name in given}
 
 
 # Words that have been replaced, with their replacements: one thing has one name.
@@ -97,16 +110,15 @@ REPLACED = {
 }
 
 
-def uses(word: str) -> Iterator[Path]:
-    pattern = re.compile(rf"\b(?:{word})\b", re.IGNORECASE)
+def test_replaced_words_are_not_used() -> None:
     # Texts of servers are as the servers wrote them.
     others = {Path(__file__).resolve(), ROOT / "tests" / "corpus", ROOT / "docs" / "pictures"}
-    for path, text in texts():
-        if not others & {path.resolve(), *path.parents} and pattern.search(text):
-            yield path
-
-
-@pytest.mark.parametrize("word", REPLACED)
-def test_replaced_words_are_not_used(word: str) -> None:
-    found = [str(path.relative_to(ROOT)) for path in uses(word)]
-    assert found == [], f"write {REPLACED[word]}"
+    patterns = {word: re.compile(rf"\b(?:{word})\b", re.IGNORECASE) for word in REPLACED}
+    found = [
+        f"{path.relative_to(ROOT)}: write {REPLACED[word]}, not {match[0]!r}"
+        for path, text in texts()
+        if not others & {path.resolve(), *path.parents}
+        for word, pattern in patterns.items()
+        if (match := pattern.search(text))
+    ]
+    assert found == []

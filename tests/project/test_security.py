@@ -11,13 +11,13 @@ import aiohttp
 import pytest
 
 import aiothrottle
-from aiothrottle import KeyedRateLimiter, RateLimiter
+from aiothrottle import KeyedRateLimiter, RateLimiter, StoreUnavailable
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.stores import MemoryStore
-from aiothrottle.stores.health import Health
-from tests.virtually import virtual
+from tests.support.virtually import virtual
 
-SOURCES = sorted(Path(aiothrottle.__file__).parent.rglob("*.py"))
+PACKAGE = Path(aiothrottle.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Names that run text or bytes, as code or as a command, and modules that do.
 CALLS = {"eval", "exec", "compile", "__import__", "system", "popen"}
@@ -30,12 +30,8 @@ def runs_text(source: str) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            called = node.func
-            if isinstance(called, ast.Name):
-                found |= {called.id} & CALLS
-            elif isinstance(called, ast.Attribute):
-                owner = called.value.id if isinstance(called.value, ast.Name) else ""
-                found |= {called.attr} & CALLS if owner != "re" else set()
+            called = ast.unparse(node.func)
+            found |= {called.rpartition(".")[2]} & CALLS if called != "re.compile" else set()
         elif isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names} & MODULES
         elif isinstance(node, ast.ImportFrom):
@@ -54,34 +50,17 @@ def changes_tls(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_no_module_runs_text_or_touches_tls(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    assert runs_text(source) == set()
+def test_no_module_runs_text_or_touches_tls() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCES}
+    assert {path: found for path, it in sources.items() if (found := runs_text(it))} == {}
     # The options --insecure and --cacert, which the user has to give.
-    allowed = {"ssl="} if path.match("cli/fetch/run.py") else set[str]()
-    assert changes_tls(source) == allowed
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "eval(x)",
-        "import pickle",
-        "from yaml import load",
-        "os.system('ls')",
-        "import os, marshal.x",
-    ],
-)
-def test_walk_finds_code_that_runs_text(source: str) -> None:
-    assert runs_text(source)
-
-
-@pytest.mark.parametrize(
-    "source", ["get(url, ssl=False)", "Client(verify=False)", "context.check_hostname = False"]
-)
-def test_walk_finds_code_that_touches_tls(source: str) -> None:
-    assert changes_tls(source)
+    touching = [path for path, it in sources.items() if changes_tls(it)]
+    assert all(path.is_relative_to(PACKAGE / "cli") for path in touching)
+    assert [changes_tls(sources[path]) for path in touching] == [{"ssl="}]
+    for source in ("eval(x)", "import pickle", "from yaml import load", "os.system('ls')"):
+        assert runs_text(source), "the walk finds nothing"
+    for source in ("get(url, ssl=False)", "Client(verify=False)", "it.check_hostname = False"):
+        assert changes_tls(source), "the walk finds nothing"
 
 
 class Asked(aiohttp.TCPConnector):
@@ -91,13 +70,13 @@ class Asked(aiohttp.TCPConnector):
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.settings: list[object] = []
 
-    async def connect(self, req: Any, *_: object, **__: object) -> Any:  # noqa: ANN401
+    async def connect(self, req: Any, *_: object, **__: object) -> Any:
         self.settings.append(req.ssl)
         raise aiohttp.ClientConnectionError
 
 
 @pytest.mark.parametrize("make_session", [ThrottledSession, throttled_session])
-async def test_session_passes_tls_settings_on(make_session: Any) -> None:  # noqa: ANN401
+async def test_session_passes_tls_settings_on(make_session: Any) -> None:
     context = ssl.create_default_context()
     connector = Asked()
     limiter = RateLimiter(concurrency_limit=1)
@@ -113,9 +92,12 @@ async def test_session_passes_tls_settings_on(make_session: Any) -> None:  # noq
 FORGED = "a\nCRITICAL root: all is lost\x1b[2J\u2028\u202e"
 
 
-def assert_one_plain_line(message: str, *, longest: int = 800) -> None:
-    assert message.isprintable()
-    assert len(message) < longest
+def assert_plain_lines(messages: list[str], count: int) -> None:
+    assert len(messages) == count
+    for message in messages:
+        assert message.isprintable()
+        assert len(message) < 800
+        assert "all is lost" in message
 
 
 @virtual
@@ -125,16 +107,25 @@ async def test_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -
     for key in (FORGED, ("tuple", FORGED), FORGED * 10_000):
         keyed.pause(key, 30.0)
     await asyncio.sleep(0)
-    assert len(caplog.messages) == 3
-    for message in caplog.messages:
-        assert_one_plain_line(message)
-        assert "all is lost" in message
+    assert_plain_lines(caplog.messages, 3)
 
 
+class Broken(MemoryStore):
+    """Fails with a reason that its server chose."""
+
+    reason = FORGED
+
+    async def reserve(self, *_: object, **__: object) -> Any:
+        raise StoreUnavailable(self.reason)
+
+
+@virtual
 async def test_store_error_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "aiothrottle")
     for reason in (FORGED, FORGED * 10_000):
-        Health(MemoryStore()).begin_outage("local", reason)
-    assert len(caplog.messages) == 2
-    for message in caplog.messages:
-        assert_one_plain_line(message)
+        store = Broken()
+        store.reason = reason
+        limiter = RateLimiter(1, store=store, key="k", on_store_error="open")
+        async with limiter.throttle():
+            pass
+        await limiter.aclose()
+    assert_plain_lines(caplog.messages, 2)

@@ -1,35 +1,55 @@
-"""Prefetched tokens, and the short path of a single waiter."""
+"""Prefetched tokens: those of `prefetch=`, and those for a task that returns within the turn.
+
+Of a store that is further away more is prefetched: see `test_far_store`.
+"""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter
-from aiothrottle.algorithms import Algorithm, SlidingWindowLog
-from aiothrottle.stores import Answer, Key, MemoryStore
-from aiothrottle.testing.audit import greatest_count
-from tests.stores.test_shared import Watched, cancel, others, rest
-from tests.virtually import now, turns, virtual, visit, visits
+from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable
+from aiothrottle.stores import MemoryStore
+from aiothrottle.testing import VirtualTimeLoop, greatest_count
+from tests.support.virtually import now, turns, virtual, visit, visits
+from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
+
+# At most so many are prefetched in one call: those of 30 ms.
+RATE, MOST = "1000/s", 30
+NEAR = 0.004  # seconds
+
+
+async def hurry(limiter: RateLimiter, count: int) -> None:
+    """Pass the limiter `count` times in a row, without a rest."""
+    for _ in range(count):
+        async with limiter.throttle():
+            pass
+
+
+async def asked(store: Watched, times: int) -> None:
+    """Wait until the store was called `times` times. It sets no event."""
+    while len(store.costs) < times:  # noqa: ASYNC110
+        await asyncio.sleep(store.latency / 10)
+
+
+async def has_spent(store: Watched, tokens: int) -> None:
+    """Fail unless, after a rest, `tokens` are spent: no prefetched token is kept."""
+    await rest()
+    assert await store.remaining(RATE) == 1000 - tokens
+
+
+def sizes(store: Watched) -> list[int]:
+    return [len(costs) for costs in store.costs]
+
+
+# ---- tokens that the user wants to be prefetched -------------------------------------------------
 
 
 @virtual
-async def test_request_during_prefetch_needs_no_call() -> None:
-    store = Watched(latency=0.01)
-    limiter = RateLimiter("1000/s", store=store, key="k", prefetch="50/200ms")
-    for _ in range(51):
-        await visit(limiter)
-    assert store.costs == [[1, 50]]
-    await visit(limiter)
-    assert store.calls == {"reserve": 2}
-
-
-@virtual
-async def test_unused_prefetch_is_refunded_when_it_expires() -> None:
-    store = Watched()
-    limiter = RateLimiter("1000/h", store=store, key="k", prefetch="50/200ms")
+async def test_prefetched_tokens_need_no_call_and_are_refunded_when_they_expire() -> None:
+    store, limiter = watched("1000/h", latency=0.01, prefetch="50/200ms")
     for _ in range(11):
         await visit(limiter)
+    assert store.costs == [[1, 50]]
     await asyncio.sleep(0.15)
     assert not store.refunds
     await asyncio.sleep(0.1)
@@ -38,20 +58,16 @@ async def test_unused_prefetch_is_refunded_when_it_expires() -> None:
     assert await store.remaining("1000/h") == 1000 - 11
     assert store.calls.total() == 2
     assert not others()
-
-
-@virtual
-async def test_prefetch_is_refunded_when_the_limiter_closes() -> None:
-    store = Watched()
-    async with RateLimiter("1000/h", store=store, key="k", prefetch="50/1h") as limiter:
+    for _ in range(51):
         await visit(limiter)
-    assert await store.remaining("1000/h") == 1000 - 1
+    assert store.calls["reserve"] == 2
+    await visit(limiter)
+    assert store.calls["reserve"] == 3
 
 
 @virtual
 async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
-    store = Watched()
-    limiter = RateLimiter("10/h", store=store, key="k", prefetch="50/1s")
+    store, limiter = watched("10/h", prefetch="50/1s")
     await visit(limiter)
     assert store.costs == [[1, 9]]
     await asyncio.gather(*visits(limiter, 9))
@@ -59,6 +75,16 @@ async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
     await turns(30)
     assert store.costs[1:] == [[1]]
     await cancel(late)
+    store, limiter = watched("100/s")
+    await hurry(limiter, 99)
+    assert sizes(store)[:4] == [1, 2, 3, 3]
+    await hurry(limiter, 2)
+    assert now() == pytest.approx(1.0)
+    assert sizes(store)[-2:] == [1, 1]
+    assert max(store.instants) <= now()
+    store, limiter = watched("20/s")  # too small a limit
+    await hurry(limiter, 20)
+    assert store.costs == [[1.0]] * 20
 
 
 @virtual
@@ -73,41 +99,32 @@ async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
             await asyncio.sleep(every)
 
     await asyncio.gather(*(come(limiter, every / 1000) for limiter in limiters for every in (3, 7)))
-    assert greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
-    assert greatest_count(sorted(granted_at), 1.0) > 180
+    assert 180 < greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
 
 
 @virtual
 async def test_prefetch_that_expires_takes_nothing_from_waiters() -> None:
-    store = Watched()
-    limiter = RateLimiter("10/10s", store=store, key="k", prefetch="2/1s", max_reservation=20)
+    store, limiter = watched("10/10s", prefetch="2/1s", max_reservation=20)
     await asyncio.gather(*visits(limiter, 15))
     assert now() == 10.0
     await asyncio.sleep(2)
     assert await store.remaining("10/10s") == 5
 
 
-@pytest.mark.parametrize("prefetch", ["0.5/s", "none", 0, -1])
-def test_prefetch_must_be_tokens_per_time(prefetch: str | float) -> None:
-    with pytest.raises(ValueError, match=r"token|rate|limit"):
-        RateLimiter("1/s", store=Watched(), key="k", prefetch=prefetch)
-
-
-def test_prefetch_needs_a_store() -> None:
-    with pytest.raises(ValueError, match="give a store"):
-        RateLimiter("1/s", prefetch="50/s")
+@virtual
+async def test_explicit_prefetch_disables_the_adaptive_one() -> None:
+    store, limiter = watched(RATE, prefetch="50/100ms")
+    await hurry(limiter, 1)
+    await turns()
+    await hurry(limiter, 50)
+    assert store.costs == [[1.0, 50.0]]
+    await cancel(*visits(limiter, 1))
+    await limiter.aclose()
+    assert await store.remaining(RATE) == 949
 
 
 def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
-    class Counting(MemoryStore):
-        recorded = 0.0
-
-        async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-            self.recorded += cost
-            return await super().record(key, algorithm, cost)
-
-    store = Counting()
-    limiter = RateLimiter("100/h", store=store, key="k", prefetch="50/100s")
+    store, limiter = watched("100/h", prefetch="50/100s")
 
     async def go() -> None:
         for _ in range(3):
@@ -118,112 +135,127 @@ def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     async def end() -> float:
         await go()
         await limiter.aclose()
-        return (await store.peek("k", SlidingWindowLog("100/h"))).remaining
+        return await store.remaining("100/h")
 
     asyncio.run(go())
     assert asyncio.run(end()) == 92
-    assert store.recorded == 0
+    assert store.calls["record"] == 0
 
 
-# ---- a single waiter -----------------------------------------------------------------------------
-
-
-@virtual
-async def test_single_waiter_needs_one_consumer_and_one_reserver() -> None:
-    store = Watched(latency=0.1)
-    limiter = RateLimiter("10/s", store=store, key="k")
-    (alone,) = visits(limiter, 1)
-    await asyncio.sleep(0.05)
-    assert others() == {"aiothrottle consumer", "aiothrottle reserver"}
-    assert await alone == 0.1
-    assert limiter.statistics().granted == 1
-    assert limiter.statistics().in_flight == 0
+# ---- a single task, for which the number is learned ----------------------------------------------
 
 
 @virtual
-async def test_single_waiter_cancelled_during_store_call_takes_nothing() -> None:
-    store = Watched(latency=0.1)
-    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
-    (alone,) = visits(limiter, 1)
-    await asyncio.sleep(0.05)
-    await cancel(alone)
+async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
+    store, limiter = watched(RATE, latency=NEAR)
+    events: list[object] = []
+    limiter.observe(events.append)
+    await hurry(limiter, 100)
+    assert sizes(store) == [1, 2, 4, 8, 16, MOST, MOST, MOST]
+    assert store.most_open == 1
+    await has_spent(store, 100)
+    assert limiter.statistics().granted == len(events) == 100
+    store, limiter = watched(RATE)
+    await hurry(limiter, 4)  # one, two, and the first of four
+    await has_spent(store, 4)
+    assert sizes(store) == [1, 2, 4]
+    assert store.refunds == [(store.instants[-1], 3.0)]
+    for _ in range(5):  # one that rests gets one token per call
+        await visit(limiter)
+        await turns(3)
+    assert sizes(store)[3:] == [1] * 5
+
+
+@virtual
+async def test_tokens_taken_by_others_are_waited_for() -> None:
+    """They were not known here: so some prefetched tokens may be ready only later."""
+    store, limiter = watched(RATE)
+    await hurry(limiter, 3)
+    await MemoryStore.record(store, "k", SlidingWindowLog(RATE), 995)
+    await hurry(limiter, 3)
+    assert now() == pytest.approx(1.0)
+    assert sizes(store) == [1, 2, 4]
     await rest()
-    assert await store.remaining("10/h") == 10
-    assert limiter.statistics().in_flight == 0
-    await visit(limiter)
+    assert len(store.refunds) == 1
+    await asyncio.sleep(2)
+    assert await store.remaining(RATE) == 1000
+
+
+def test_prefetched_token_is_not_used_after_its_time() -> None:
+    """Within one turn, which was a long one."""
+    time = 0.0
+
+    async def work() -> None:
+        nonlocal time
+        store, limiter = watched(RATE, clock=lambda: time)
+        for _ in range(10):
+            async with limiter.throttle():
+                time += 0.015
+        await has_spent(store, 10)
+        # The second of each four at the most: the third would be later than 20 ms.
+        assert sum(cost for _, cost in store.refunds) > 0
+        assert len(store.costs) >= 5
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(work())
 
 
 @virtual
-async def test_single_waiter_cancelled_when_granted_takes_nothing() -> None:
-    store = Watched()
-    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
-    done = False
-    for number in range(30):  # cancel after each turn; after some it is granted, not yet resumed
-        (alone,) = visits(limiter, 1)
-        await turns(number)
-        done = alone.done()
-        await cancel(alone)
+async def test_heavy_request_pause_and_slots_refund_the_prefetched_tokens() -> None:
+    store, limiter = watched(RATE)
+    await hurry(limiter, 2)
+    await visit(limiter, 5)
+    await has_spent(store, 7)
+    await hurry(limiter, 6)
+    limiter.pause(0.5)
+    assert await visit(limiter) == pytest.approx(0.5, abs=0.01)
+    await has_spent(store, 14)
+    store, limiter = watched(RATE, concurrency_limit=1)
+    await hurry(limiter, 5)
+    async with limiter.throttle():
+        (waiting,) = visits(limiter, 1)
+        await turns()
+        assert not waiting.done()
+        assert await store.remaining(RATE) == 994, "prefetched tokens hold no slots"
+    await waiting
+    await has_spent(store, 7)
+
+
+@virtual
+async def test_store_error_and_closing_end_the_prefetch() -> None:
+    store, limiter = watched(RATE)
+    hurrying = asyncio.create_task(hurry(limiter, 100))
+    await asked(store, 5)
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        await hurrying
+    store.error = None
+    await rest()
+    for _ in range(3):
+        await hurry(limiter, 1)
+        assert sizes(store)[-1] == 1
         await rest()
-        assert await store.remaining("10/h") == (9 if done else 10), number
-        assert limiter.statistics().in_flight == 0
-        if done:
-            break
-    assert done
-
-
-@virtual
-async def test_single_waiter_stays_ahead_of_later_arrivals() -> None:
-    store = Watched(latency=0.1)
-    limiter = RateLimiter("1/10s", store=store, key="k")
-    await visit(limiter)
-    order: list[int] = []
-
-    async def go(number: int) -> None:
-        async with limiter.throttle():
-            order.append(number)
-
-    first = asyncio.create_task(go(1))
-    await asyncio.sleep(0.05)
-    await asyncio.gather(first, go(2))
-    assert order == [1, 2]
-    assert 20 <= now() < 20.5
-
-
-@virtual
-async def test_pause_during_store_call_holds_a_single_waiter() -> None:
-    store = Watched(latency=0.1)
-    limiter = RateLimiter("10/s", store=store, key="k")
-    (alone,) = visits(limiter, 1)
-    await asyncio.sleep(0.05)
-    limiter.pause(5)
-    assert 5.05 <= await alone < 5.5
-
-
-def tasks() -> set[asyncio.Task[object]]:
-    return {task for task in asyncio.all_tasks() if task.get_name().startswith("aiothrottle")}
+    store, limiter = watched(RATE)
+    hurrying = asyncio.create_task(hurry(limiter, 100))
+    await asked(store, 5)
+    await limiter.aclose()
+    await cancel(hurrying)
+    assert not others()
+    assert await store.remaining(RATE) == 1000 - limiter.statistics().granted
 
 
 @virtual
 async def test_immediate_next_request_reuses_the_consumer() -> None:
-    store = Watched(latency=0.001)
-    limiter = RateLimiter("10/s", store=store, key="k")
+    store, limiter = watched("10/s", latency=0.001)
     seen: set[asyncio.Task[object]] = set()
     for _ in range(5):
         async with limiter.throttle():
-            seen |= {task for task in tasks() if task.get_name() == "aiothrottle consumer"}
+            seen |= {task for task in own_tasks() if task.get_name() == "aiothrottle consumer"}
     assert len(seen) == 1
     assert store.calls == {"reserve": 5}
     await turns(2)
-    assert not tasks()
-
-
-@virtual
-async def test_immediate_next_request_survives_a_task_sweep() -> None:
-    store = Watched()
-    limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle():
-        for task in tasks():
-            task.cancel()
-    assert await visit(limiter) == 0.0
+        sweep()
+    assert await visit(limiter) < 0.02, "it survives a sweep of all tasks"
     await rest()
-    assert await store.remaining("10/s") == 8
+    assert await store.remaining("10/s") == 3

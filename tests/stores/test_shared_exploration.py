@@ -1,74 +1,68 @@
 """Limiters that share a store keep all promises, whatever the store does, in any order of events.
 
-The store takes its time, fails in every way that `tests/failing.py` knows, and comes back. For
-more of it than usual see `tests/core/test_exploration.py`.
+The store takes its time, fails in every way that `tests/support/failing.py` knows, and comes back.
 """
 
 import asyncio
-import os
 import random
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, cast
 
 import pytest
 
 from aiothrottle import (
     LimiterClosed,
+    Rate,
     RateLimiter,
     SlidingWindowLog,
     StoreUnavailable,
     ThrottleTimeout,
     WaitUntil,
 )
-from aiothrottle import Rate as Quota
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores.shared_bucket import SharedBucket
 from aiothrottle.testing import greatest_count
-from tests.failing import Client, Server
-from tests.interleaving import InterleavingLoop, Schedule, made_up
+from tests.support.effort import seeds
+from tests.support.failing import Client, Server
+from tests.support.interleaving import InterleavingLoop, made_up
+from tests.support.sharing import Link, Shared, share
 
-pytestmark = pytest.mark.slow
-
-SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "480"))
-SHARES = 8
-LIMIT, SLOTS, LATENCY = 3, 2, 0.125
+SLOTS, LATENCY = 2, 0.125
+LEASE = 1000.0
 # Seconds by which a request may come later than the store has counted it: half of the way to the
 # store and back, and the tolerance of a reservation.
 LATE = LATENCY / 2 + 0.021
-Way: TypeAlias = Literal["raise", "closed"]
 MODES = ["up", "refuses", "stalls", "drops", "reads"]
 
 
 class Processes(InterleavingLoop):
     """Three limiters of one key, their clients, and a store that changes between `MODES`."""
 
-    limit = LIMIT
+    limit = 3
+    ways: tuple[str, ...] = ("raise", "closed")
     #: Another error that a client may get.
     rejection: type[Exception] = LimiterClosed
 
-    def __init__(self, schedule: Schedule, chance: random.Random) -> None:
-        super().__init__(schedule)
+    def __init__(self, chance: random.Random) -> None:
+        # A busy machine may be late as long as it likes.
+        super().__init__(made_up(chance, 300, ("o", "oc", "c", "i", "oci")))
         self.chance = chance
         self.server = Server()
         self.limiters: list[RateLimiter] = []
         self.guests: list[asyncio.Task[None]] = []
+        self.background: list[asyncio.Task[None]] = []
         self.inside = [0, 0, 0]
         self.entered: list[float] = []
         self.granted_at: list[tuple[float, float]] = []
 
+    def scheduled(self, callback: object) -> None:
+        task: Any = getattr(callback, "__self__", None)
+        if not isinstance(task, asyncio.Task) or task in self.background:
+            return
+        if task.get_name().startswith("aiothrottle"):
+            self.background.append(cast("asyncio.Task[None]", task))
+
     def victims(self) -> list["asyncio.Task[None]"]:
-        tasks = [guest for guest in self.guests if not guest.done()]
-        for limiter in self.limiters:
-            engine = limiter._engine
-            assert isinstance(engine.shared, SharedBucket)
-            newcomers = engine.shared._newcomers
-            own = (
-                engine.consumer.task,
-                engine.shared._reserver.task,
-                None if newcomers is None else newcomers._task,
-            )
-            tasks += [task for task in own if task is not None]
-        return tasks
+        return [task for task in (*self.guests, *self.background) if not task.done()]
 
     def interrupt(self, which: int) -> None:
         self.server.mode = MODES[which % len(MODES)]
@@ -76,15 +70,12 @@ class Processes(InterleavingLoop):
 
     async def visit(self, where: int, cost: float, stay: float, *, tries: bool) -> None:
         limiter = self.limiters[where]
-        if tries:
-            permit = (await limiter.try_acquire(cost)).permit
-        else:
-            permit = await limiter.acquire(cost)
+        permit = (await limiter.try_acquire(cost)).permit if tries else await limiter.acquire(cost)
         if permit is None:
             return
         try:
             self.inside[where] += 1
-            assert self.inside[where] <= SLOTS
+            assert self.most_inside() <= SLOTS
             self.entered += [self.time()] * int(cost)
             self.granted_at.append((self.time(), cost))
             await asyncio.sleep(stay)
@@ -102,35 +93,31 @@ class Processes(InterleavingLoop):
         )
         self.guests.append(self.create_task(visit, name=f"guest {len(self.guests)}"))
 
-    def make(self, store: Client, how: Way) -> RateLimiter:
-        return RateLimiter(
-            self.limit, concurrency_limit=SLOTS, store=store, key="k", on_store_error=how
-        )
+    def make(self, **options: Any) -> RateLimiter:
+        options |= {"store": Client(self.server), "key": "k", "concurrency_limit": SLOTS}
+        given: dict[str, Any] = {"rate_limit": self.limit} | options
+        return RateLimiter(**given)
 
     async def run_wild(self) -> None:
         pick = self.chance.choice
-        ways: list[Way] = ["raise", "closed"]
-        how = pick(ways)
-        for _ in self.inside:
-            store = Client(self.server)
-            self.limiters.append(self.make(store, how))
+        way = pick(self.ways)
         self.server.latency = pick([0.0, LATENCY])
+        self.limiters = [self.make(on_store_error=way) for _ in self.inside]
         for _ in range(self.chance.randint(3, 20)):
-            match pick(["come", "come", "come", "wait", "wait", "mood", "pause", "close"]):
-                case "come":
-                    self.come()
-                case "wait":
-                    await asyncio.sleep(pick([0.0, 0.125, 0.5, 1.5]))
-                case "mood":
-                    self.interrupt(pick([0, 0, 1, 2, 3, 4]))
-                case "pause":
-                    self.limiters[pick([0, 1, 2])].pause(0.25)
-                case _ if self.chance.random() < 0.2:
-                    closing = self.limiters[2].aclose(drain=self.chance.random() < 0.5)
-                    self.guests.append(self.create_task(closing, name="closing"))
-                case _:
-                    pass
-        self.schedule, self.server.mode = {}, "up"
+            event = pick(["come"] * 15 + ["wait"] * 10 + ["mood"] * 5 + ["pause"] * 5 + ["close"])
+            if event == "come":
+                self.come()
+            elif event == "wait":
+                await asyncio.sleep(pick([0.0, 0.125, 0.5, 1.5]))
+            elif event == "mood":
+                self.interrupt(pick([0, 0, 1, 2, 3, 4]))
+            elif event == "pause":
+                self.limiters[pick([0, 1, 2])].pause(0.25)
+            else:
+                closing = self.limiters[2].aclose(drain=self.chance.random() < 0.5)
+                self.guests.append(self.create_task(closing, name="closing"))
+        self.schedule = {}
+        self.interrupt(0)
         await self.end()
 
     async def end(self) -> None:
@@ -150,12 +137,18 @@ class Processes(InterleavingLoop):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await asyncio.sleep(5)  # more than any reservation
+        assert await self.is_as_new()
+
+    async def is_as_new(self) -> bool:
         answer = await Client(self.server).peek("k", self.algorithm)
-        assert answer.remaining == self.algorithm.capacity
+        return answer.remaining == self.algorithm.capacity
+
+    def most_inside(self) -> int:
+        return max(self.inside)
 
     @property
     def algorithm(self) -> Algorithm[Any]:
-        return SlidingWindowLog(Quota(self.limit))
+        return SlidingWindowLog(Rate(self.limit))
 
     def check(self) -> None:
         assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= self.limit
@@ -178,14 +171,8 @@ class Rejecting(Processes):
 
     rejection = ThrottleTimeout
 
-    def make(self, store: Client, how: Way) -> RateLimiter:
-        return RateLimiter(
-            concurrency_limit=SLOTS,
-            algorithm=self.algorithm,
-            store=store,
-            key="k",
-            on_store_error=how,
-        )
+    def make(self, **options: Any) -> RateLimiter:
+        return super().make(rate_limit=None, algorithm=self.algorithm, **options)
 
     @property
     def algorithm(self) -> Algorithm[Any]:
@@ -200,56 +187,70 @@ class Rejecting(Processes):
 class RejectingLocally(Rejecting):
     """During an outage each limiter uses its share, or no limit. Nobody waits for ever."""
 
-    def make(self, store: Client, how: Way) -> RateLimiter:  # noqa: ARG002
-        alone: list[Literal["local", "open"]] = ["local", "local", "open"]
-        return RateLimiter(
-            algorithm=self.algorithm,
-            concurrency_limit=SLOTS,
-            store=store,
-            key="k",
-            on_store_error=self.chance.choice(alone),
-        )
+    ways = ("local", "local", "open")
 
     def check(self) -> None:
         pass
 
 
-def run_story(number: int, kind: type[Processes] = Processes) -> None:
+class Sharing(Processes):
+    """With slots that all share, and a store that wakes the waiters, or does not."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.shared, self.wakes = Shared(), chance.random() < 0.5
+        self.links: list[Link] = []
+
+    def make(self, **_: Any) -> RateLimiter:
+        self.links.append(link := Link(self.shared, wakes=self.wakes))
+        link.latency = self.server.latency
+        return share(link, SLOTS, lease=LEASE)  # no process dies
+
+    def interrupt(self, which: int) -> None:
+        error = StoreUnavailable("no") if which % len(MODES) else None
+        for link in self.links:
+            link.error = error
+        self.note(f"the store: {error or 'up'}")
+
+    def most_inside(self) -> int:
+        return sum(self.inside)
+
+    async def is_as_new(self) -> bool:
+        # A limiter that was closed while the store failed leaves its slots to the lease.
+        await asyncio.sleep(LEASE)
+        limiter, began = self.make(), self.time()
+        for permit in [await limiter.acquire() for _ in range(SLOTS)]:
+            permit.release()
+        await limiter.aclose()
+        return self.time() - began < 1.0 and self.shared.is_empty
+
+    def check(self) -> None:
+        pass
+
+
+def run_story(number: int, kind: type[Processes]) -> None:
     chance = random.Random(number)
     random.seed(number)  # the pauses between two tries are random as well
-    kinds = ("o", "oc", "c", "i", "oci")  # a busy machine may be late as long as it likes
-    loop = kind(made_up(chance, 300, kinds), chance)
+    loop = kind(chance)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         try:
             runner.run(loop.run_wild())
         except Exception as error:  # noqa: BLE001 - each is a promise that was broken
             loop.schedule = {}
             trace = "\n".join(loop.trace)
-            pytest.fail(f"story {number}: {error!r}\n\n{trace}", pytrace=True)
+            pytest.fail(f"{kind.__name__}, story {number}: {error!r}\n\n{trace}", pytrace=True)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_all_promises_hold_whatever_the_store_does(share: int) -> None:
-    for number in range(share, SCHEDULES, SHARES):
-        run_story(number)
-
-
-@pytest.mark.parametrize("share", range(SHARES))
-def test_all_promises_hold_with_adaptive_prefetch(share: int) -> None:
-    for number in range(share, SCHEDULES // 4, SHARES):
-        run_story(number, Hurrying)
-
-
-@pytest.mark.parametrize("share", range(SHARES))
-def test_all_promises_hold_with_rejections(share: int) -> None:
-    for number in range(share, SCHEDULES, SHARES):
-        run_story(number, Rejecting)
-    for number in range(share, SCHEDULES // 4, SHARES):
-        run_story(number, RejectingLocally)
-
-
-# A single waiter waited for ever: the store task first had something to refund, which a sweep of
-# all tasks had prevented, and then found the limiter paused.
-@pytest.mark.parametrize("number", [1089, 4420, 5558])
-def test_fixed_stories_keep_all_promises(number: int) -> None:
-    run_story(number)
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        (Processes, 250),
+        (Hurrying, 60),
+        (Rejecting, 250),
+        (RejectingLocally, 60),
+        (Sharing, 120),
+    ],
+)
+def test_all_promises_hold_whatever_the_store_does(kind: type[Processes], count: int) -> None:
+    for number in seeds(count):
+        run_story(number, kind)

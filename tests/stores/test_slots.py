@@ -1,51 +1,49 @@
-"""Limiters that share slots: who gets one, which calls the store gets, and how failures end."""
+"""Limiters that share slots: which requests get one, which calls the store gets, and the end.
+
+An outage of the store is in tests/outages.
+"""
 
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from aiothrottle import (
-    KeyedRateLimiter,
-    LimiterClosed,
-    Permit,
-    RateLimiter,
-    SharedConcurrency,
-    StoreUnavailable,
-)
+from aiothrottle import KeyedRateLimiter, LimiterClosed, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import MemoryStore
-from aiothrottle.stores.shared_semaphore import SharedSemaphore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.sharing import Link, Shared, share
-from tests.virtually import now, turns, virtual
-
-Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
+from tests.support.failing import Client, Server
+from tests.support.sharing import Link, Shared, share
+from tests.support.virtually import now, turns, virtual
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
     return [asyncio.create_task(coroutine) for coroutine in coroutines]
 
 
+def with_rate(store: MemoryStore, rate: str, limit: int) -> RateLimiter:
+    return RateLimiter(rate, concurrency_limit=SharedConcurrency(limit), store=store, key="x")
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(None, 4.0), ("5/s", 11.2)])
 @virtual
-async def test_all_processes_together_keep_the_limit() -> None:
+async def test_all_processes_keep_and_use_the_limit(rate: str | None, seconds: float) -> None:
     shared = Shared()
-    limiters = [share(Link(shared, wakes=place > 0)) for place in range(4)]
-    inside = most = 0
+    links = [Link(shared, wakes=place > 0) for place in range(4)]
+    # A link has the slots of all processes, but rates of its own.
+    limiters = [with_rate(links[1], rate, 3) if rate else share(link) for link in links]
 
     async def work(limiter: RateLimiter) -> None:
-        nonlocal inside, most
         async with limiter.throttle():
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(1)
-            inside -= 1
+            assert links[0].free(3) >= 0
+            await asyncio.sleep(0.2)
 
     await asyncio.gather(*(work(limiters[place % 4]) for place in range(60)))
-    assert most == 3
-    assert now() >= 20
-    await turns()
+    assert now() == pytest.approx(seconds, abs=0.5)
+    for limiter in limiters:
+        await limiter.aclose()
     assert shared.is_empty
     assert not shared.wakes
 
@@ -66,27 +64,11 @@ async def test_waiters_of_all_processes_are_served_in_order() -> None:
             group.create_task(work(place))
             await turns()
     assert order == list(range(20))
+    assert now() == pytest.approx(2.0)  # no waiter needed more than a wake-up
 
 
 @virtual
-async def test_immediate_return_queues_behind_waiters() -> None:
-    shared = Shared()
-    greedy, patient = share(Link(shared), 1), share(Link(shared), 1)
-
-    async def take(limiter: RateLimiter, times: int) -> None:
-        for _ in range(times):
-            async with limiter.throttle():
-                await asyncio.sleep(1)
-
-    busy = asyncio.create_task(take(greedy, 10))
-    await turns()
-    await take(patient, 1)
-    assert now() == pytest.approx(2.0)
-    await busy
-
-
-@virtual
-async def test_one_call_is_under_way_and_carries_all() -> None:
+async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
     link = Link(Shared())
     link.latency = 0.1
     limiter = share(link, 100)
@@ -97,10 +79,6 @@ async def test_one_call_is_under_way_and_carries_all() -> None:
     await limiter.aclose()
     assert link.most_under_way == 1
     assert [(claim.held, claim.wanted) for claim in link.claims] == [(0, 40), (0, 0)]
-
-
-@virtual
-async def test_requested_slots_are_bounded() -> None:
     link = Link(Shared())
     limiter = share(link, 1000)
     await asyncio.gather(*(limiter.acquire() for _ in range(200)))
@@ -115,7 +93,7 @@ async def test_requested_slots_are_bounded() -> None:
 
 
 @virtual
-async def test_long_hold_is_renewed_each_third_of_lease() -> None:
+async def test_lease_is_renewed_each_third_and_idle_makes_no_calls() -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, 1), share(Link(shared), 1)
@@ -124,50 +102,55 @@ async def test_long_hold_is_renewed_each_third_of_lease() -> None:
         await asyncio.sleep(30.5)
         assert not waiter.done()
     assert len(link.claims) == pytest.approx(31, abs=1)
-    await waiter
-
-
-@virtual
-async def test_idle_limiter_makes_no_calls() -> None:
-    link = Link(Shared())
-    limiter = share(link)
-    async with limiter.throttle():
-        pass
+    (await waiter).release()
     await asyncio.sleep(0.1)
     asked = len(link.claims)
     await asyncio.sleep(1000)
-    assert len(link.claims) == asked == 2
+    assert len(link.claims) == asked
     assert len(asyncio.all_tasks()) == 1
+    assert shared.is_empty
 
 
 @virtual
-async def test_slots_of_dead_process_expire_with_lease() -> None:
-    shared = Shared()
-    dying, living = Link(shared), Link(shared, wakes=False)
-    first, other = share(dying, 2), share(living, 2)
-    _held = [await first.acquire(), await first.acquire()]
-    started(first.acquire())
-    await turns()
-    dying.may_answer.clear()
-    await other.acquire()
-    assert 2.0 < now() <= 3.1
+async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
+    server = Server()
+    holder, limiter = (
+        RateLimiter(concurrency_limit=SharedConcurrency(1, 3000.0), store=Client(server), key="x")
+        for _ in range(2)
+    )
+    permit = await holder.acquire()
+    for _ in range(2):  # they begin anew with each grant
+        await asyncio.sleep(1.0)
+        begin = now()
+        (waiter,) = started(limiter.acquire())
+        await asyncio.sleep(20.0)
+        asked_at = [at for at, _ in server.asked if at >= begin]
+        pauses = [later - first for first, later in pairwise(asked_at)]
+        assert 0.005 <= pauses[0] <= 0.01
+        assert all(0.25 <= pause <= 0.5 for pause in pauses[20:])
+        permit.release()
+        released = now()
+        permit = await waiter
+        assert now() <= released + 0.5
+    permit.release()
 
 
 @virtual
-async def test_hold_with_an_expired_lease_continues_and_counts(
+async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shared = Shared()
-    slow = Link(shared)
-    late, other = share(slow, 2), share(Link(shared), 2)
+    silent = Link(shared)
+    late, other = share(silent, 2), share(Link(shared, wakes=False), 2)
     permits = [await late.acquire(), await late.acquire()]
-    slow.may_answer.clear()
-    _held = await other.acquire()  # the store has given up the slots of the other
+    silent.may_answer.clear()
+    _held = await other.acquire()  # the store has given up the slots of the silent one
+    assert 2.0 < now() <= 3.1
     with caplog.at_level(logging.WARNING, "aiothrottle"):
-        slow.may_answer.set()
+        silent.may_answer.set()
         await asyncio.sleep(2.0)
-    (record,) = caplog.records
-    assert "2 of the shared slots of 'x' were not renewed in time" in record.getMessage()
+    (message,) = caplog.messages
+    assert "2 of the shared slots of 'x' were not renewed in time" in message
     (waiter,) = started(other.acquire())
     permits[0].release()
     await asyncio.sleep(5.0)
@@ -176,57 +159,31 @@ async def test_hold_with_an_expired_lease_continues_and_counts(
     await waiter
 
 
-# ---- cancelled, closed, failed -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("after", range(12))
-@virtual
-async def test_cancellation_at_any_point_returns_everything(after: int) -> None:
-    shared = Shared()
-    link = Link(shared)
-    limiter, other = share(link, 1), share(Link(shared), 1)
-    (task,) = started(limiter.acquire())
-    await turns(after)
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.result().release()
-    async with asyncio.timeout(1.0):
-        (await other.acquire()).release()
-    await asyncio.sleep(0.1)
-    assert shared.is_empty
-    assert limiter.statistics().in_flight == 0
+# ---- cancelled and closed ------------------------------------------------------------------------
 
 
 @virtual
-async def test_cancellation_during_the_call_returns_everything() -> None:
-    shared = Shared()
-    link = Link(shared)
-    link.latency = 0.5
-    limiter, trying = share(link, 1), share(link, 1)
-    tasks = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
-    tries = [asyncio.create_task(method()) for method in (trying.try_acquire, trying.peek)]
-    await asyncio.sleep(0.3)
-    for task in (*tasks, *tries):
-        task.cancel()
-    await asyncio.sleep(2.0)
-    assert shared.is_empty
-    assert all(task.cancelled() for task in (*tasks, *tries))
-
-
-@virtual
-async def test_cancelled_waiter_does_not_block_the_queue() -> None:
-    shared = Shared()
-    holder, leaver, other = (share(Link(shared), 1) for _ in range(3))
-    permit = await holder.acquire()
-    first, second = started(leaver.acquire(), other.acquire())
-    await turns()
-    first.cancel()
-    await turns()
-    permit.release()
-    await turns(20)
-    assert second.done()
-    assert now() == 0.0
+async def test_cancellation_at_any_point_returns_everything() -> None:
+    for after in range(15):
+        shared = Shared()
+        link = Link(shared)
+        link.latency = 0.3 if after >= 12 else 0.0  # it is cancelled while the call is under way
+        limiter, trying, other = share(link, 1), share(link, 1), share(Link(shared), 1)
+        tasks: list[asyncio.Task[Any]] = [*started(limiter.acquire(), limiter.acquire())]
+        tasks += [asyncio.create_task(method()) for method in (trying.try_acquire, trying.peek)]
+        await turns(after)
+        await asyncio.sleep(0.1 * max(0, after - 12))
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            permit = getattr(result, "permit", result)  # of a decision
+            if isinstance(permit, Permit):
+                permit.release()
+        async with asyncio.timeout(1.0):
+            (await other.acquire()).release()
+        await asyncio.sleep(1.0)
+        assert shared.is_empty, after
+        assert limiter.statistics().in_flight == 0
 
 
 @virtual
@@ -234,17 +191,14 @@ async def test_closing_returns_unused_slots() -> None:
     shared = Shared()
     link = Link(shared)
     link.latency = 0.1
-    limiter, other = share(link, 2), share(Link(shared), 2)
+    limiter = share(link, 2)
     held = await limiter.acquire()
     (waiter,) = started(limiter.acquire())
     await turns()  # the call is under way
     await limiter.aclose()
-    with pytest.raises(LimiterClosed):
-        await waiter
-    with pytest.raises(LimiterClosed):
-        await limiter.acquire()
-    with pytest.raises(LimiterClosed):
-        await limiter.try_acquire()
+    for call in (waiter, limiter.acquire(), limiter.try_acquire()):
+        with pytest.raises(LimiterClosed):
+            await call
     assert link.free(2) == 1
     # What is held stays held, and is renewed.
     await asyncio.sleep(10)
@@ -252,111 +206,17 @@ async def test_closing_returns_unused_slots() -> None:
     held.release()
     await asyncio.sleep(1)
     assert shared.is_empty
-    await other.aclose()
-
-
-@virtual
-async def test_drain_serves_all_waiters() -> None:
-    shared = Shared()
-    limiter = share(Link(shared), 1)
-
-    async def work() -> None:
-        async with limiter.throttle():
-            await asyncio.sleep(1)
-
-    tasks = [asyncio.create_task(work()) for _ in range(3)]
-    await turns()
-    await limiter.aclose(drain=True)
-    await asyncio.gather(*tasks)
-    await turns()
-    assert shared.is_empty
-
-
-@virtual
-async def test_store_error_is_raised_in_all_waiters() -> None:
-    link = Link(Shared())
-    link.error = StoreUnavailable("unreachable")
-    limiter = share(link, 5)
-    errors = await asyncio.gather(*(limiter.acquire() for _ in range(3)), return_exceptions=True)
-    assert [type(error) for error in errors] == [StoreUnavailable] * 3
-    assert len(set(map(id, errors))) == 3
-    for method in (limiter.try_acquire, limiter.peek):
-        with pytest.raises(StoreUnavailable):
-            await method()
-    link.error = None
-    (await limiter.acquire()).release()
-    await limiter.aclose()
-    assert link.shared.is_empty
-
-
-@virtual
-async def test_held_slot_is_renewed_when_the_store_returns() -> None:
-    shared = Shared()
-    link = Link(shared)
-    limiter, other = share(link, 1, lease=30.0), share(Link(shared), 1, lease=30.0)
-    _held = await limiter.acquire()
-    (waiter,) = started(other.acquire())
-    link.error = StoreUnavailable("unreachable")
-    await asyncio.sleep(25)
-    link.error = None
-    await asyncio.sleep(100)
-    assert not waiter.done()
-
-
-@virtual
-async def test_failed_release_is_retried() -> None:
-    link = Link(Shared())
-    limiter = share(link, 1, lease=30.0)
-    permit = await limiter.acquire()
-    link.error = StoreUnavailable("unreachable")
-    permit.release()
-    await limiter.aclose()  # it does not wait for the store to come back
-    assert now() == 0.0
-    link.error = None
-    await asyncio.sleep(1)
-    assert link.shared.is_empty
-
-
-@virtual
-async def test_failing_store_is_not_called_per_release() -> None:
-    link = Link(Shared())
-    limiter = share(link, 10)
-    permits = [await limiter.acquire() for _ in range(10)]
-    link.error = StoreUnavailable("unreachable")
-    asked = len(link.claims)
-    for permit in permits:
-        permit.release()
-        await turns()
-    assert len(link.claims) == asked + 1
-
-
-@virtual
-async def test_release_is_not_retried_after_the_lease() -> None:
-    link = Link(Shared())
-    limiter = share(link, 1)
-    permit = await limiter.acquire()
-    link.error = StoreUnavailable("unreachable")
-    permit.release()
-    await asyncio.sleep(10)
-    asked = len(link.claims)
-    await asyncio.sleep(1000)
-    assert len(link.claims) == asked
-    assert limiter._engine.is_forgettable()
-
-
-# ---- event loops ---------------------------------------------------------------------------------
 
 
 def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
     store = MemoryStore()
-    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="x")
+    limiter, other = (
+        RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="x") for _ in range(2)
+    )
     permits: list[Permit] = []
 
     async def take() -> None:
         permits.append(await limiter.acquire())
-
-    asyncio.run(take())
-    asyncio.run(take())
 
     async def release() -> None:
         assert not await limiter.try_acquire()
@@ -366,38 +226,10 @@ def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
         assert decision.permit is not None
         decision.permit.release()
         await limiter.aclose()
+        _all = [await other.acquire() for _ in range(2)]  # none is lost
 
-    asyncio.run(release())
-    assert not store._tables
-
-
-# At 0.5 s no call is under way; at 1.25 s the held slots are being renewed.
-@pytest.mark.parametrize("seconds", [0.5, 1.25])
-def test_closed_loop_leaves_no_task(seconds: float) -> None:
-    kept: list[RateLimiter] = []
-
-    async def main() -> None:
-        link = Link(Shared())
-        limiter = share(link, 1)
-        kept.append(limiter)
-
-        async def work() -> None:
-            async with limiter.throttle():
-                await asyncio.sleep(1000)
-
-        tasks = [asyncio.create_task(work()) for _ in range(3)]
-        link.latency = 0.1
-        await asyncio.sleep(seconds)
-        assert len(tasks) == 3
-        assert link.under_way == (seconds == 1.25)
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
-        loop = runner.get_loop()
-    assert not asyncio.all_tasks(loop)
-    leased = kept[0]._engine.leased
-    assert isinstance(leased, SharedSemaphore)
-    assert leased._task is None
+    for main in (take, take, release):
+        asyncio.run(main())
 
 
 # ---- with the rest -------------------------------------------------------------------------------
@@ -415,41 +247,18 @@ async def test_peek_and_try_acquire_count_all_slots() -> None:
     assert not await other.peek()
     assert not await other.try_acquire()
     await turns()
-    assert len(next(iter(shared._tables.values())).owners) == 1  # nobody else is in the queue
+    assert len(shared.parts("x")) == 1  # nobody else is in the queue
     decision.permit.release()
     await turns()
     assert await other.peek()
 
 
 @virtual
-async def test_rate_is_shared_as_well() -> None:
-    link = Link(Shared())
-    limiters = [
-        RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
-        for _ in range(2)
-    ]
-    inside = most = 0
-
-    async def work(limiter: RateLimiter) -> None:
-        nonlocal inside, most
-        async with limiter.throttle():
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0.2)
-            inside -= 1
-
-    await asyncio.gather(*(work(limiters[place % 2]) for place in range(30)))
-    assert most == 3
-    assert 2.0 <= now() <= 4.0
-    for limiter in limiters:
-        await limiter.aclose()
-    assert link.shared.is_empty
-
-
-@virtual
-async def test_waiter_cancelled_for_the_rate_returns_its_slot() -> None:
-    link = Link(Shared())
-    limiter = RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
+async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
+    """Of those that are cancelled, and of all in a pause."""
+    shared = Shared()
+    link = Link(shared)
+    limiter, other = with_rate(link, "10/s", 3), share(Link(shared), 3)
     await limiter.record(10)
     tasks = started(*(limiter.acquire() for _ in range(3)))
     await turns(20)
@@ -458,35 +267,20 @@ async def test_waiter_cancelled_for_the_rate_returns_its_slot() -> None:
         task.cancel()
     await asyncio.sleep(0.1)
     assert link.free(3) == 2
-    await tasks[0]
-    assert now() == pytest.approx(1.0)
-
-
-@virtual
-async def test_pause_returns_unused_slots() -> None:
-    shared = Shared()
-    limiter = RateLimiter(
-        "1/s", concurrency_limit=SharedConcurrency(1), store=Link(shared), key="x"
-    )
-    other = share(Link(shared), 1)
-    (await limiter.acquire()).release()
-    (waiter,) = started(limiter.acquire())
-    await asyncio.sleep(0.1)
     limiter.pause(100)
+    _held = [await other.acquire() for _ in range(2)]
     (await other.acquire()).release()
     assert now() < 1.0
-    await waiter
+    await tasks[0]
     assert now() >= 100
 
 
 @virtual
 async def test_each_key_has_slots_of_its_own() -> None:
     shared = Shared()
-    keyed = KeyedRateLimiter(
-        concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action"
-    )
-    other = KeyedRateLimiter(
-        concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action"
+    keyed, other = (
+        KeyedRateLimiter(concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action")
+        for _ in range(2)
     )
     permit = await keyed.acquire("ann")
     _held = await keyed.acquire("bob")
@@ -500,54 +294,56 @@ async def test_each_key_has_slots_of_its_own() -> None:
 
 @virtual
 async def test_updated_limit_applies() -> None:
-    shared = Shared()
-    limiter = share(Link(shared), 1)
+    limiter = share(Link(Shared()), 1)
     _held = await limiter.acquire()
     (waiter,) = started(limiter.acquire())
     await turns()
     limiter.update(concurrency_limit=SharedConcurrency(2))
     await waiter
     assert limiter.statistics().concurrency_limit == 2
-    with pytest.raises(ValueError, match="cannot change between"):
-        limiter.update(concurrency_limit=3)
-    with pytest.raises(ValueError, match="shares only its slots"):
-        limiter.update(rate_limit=3)
-    with pytest.raises(ValueError, match="cannot change between"):
-        RateLimiter(1, concurrency_limit=1).update(concurrency_limit=SharedConcurrency(2))
+    for here, change, error in (
+        (limiter, {"concurrency_limit": 3}, "cannot change between"),
+        (limiter, {"rate_limit": 3}, "shares only its slots"),
+        (
+            RateLimiter(1, concurrency_limit=1),
+            {"concurrency_limit": SharedConcurrency(2)},
+            "cannot change between",
+        ),
+    ):
+        options: dict[str, Any] = change
+        with pytest.raises(ValueError, match=error):
+            here.update(**options)
 
 
-def test_wrong_arguments_are_rejected() -> None:
-    unchecked: Unchecked = SharedConcurrency
-    with pytest.raises(TypeError, match="limit must be a whole number"):
-        unchecked(2.5)
-    with pytest.raises(TypeError, match="limit must be a whole number"):
-        unchecked(True)
-    with pytest.raises(TypeError, match="per_process must be a whole number"):
-        unchecked(2, per_process="2")
-    with pytest.raises(ValueError, match="limit must be a whole number of slots, 1 or more, got 0"):
-        unchecked(0)
-    with pytest.raises(ValueError, match="per_process must be a whole number of slots, 1 or"):
-        unchecked(2, per_process=0)
-    with pytest.raises(TypeError, match="lease must be a finite number of seconds, above 0"):
-        unchecked(2, "30")
-    for lease in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="lease must be a finite number"):
-            unchecked(2, lease)
-    with pytest.raises(ValueError, match="give a store"):
-        RateLimiter(10, concurrency_limit=SharedConcurrency(2))
-    with pytest.raises(ValueError, match="with a store, give a fixed rate"):
-        RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
-    with pytest.raises(ValueError, match="max_reservation"):
-        RateLimiter(
-            concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k", max_reservation=1
-        )
-    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
-    with pytest.raises(ValueError, match="cannot be a parent"):
-        RateLimiter(1, parent=limiter)
-    with pytest.raises(ValueError, match="has no parent"):
-        RateLimiter(
-            concurrency_limit=SharedConcurrency(2),
-            store=MemoryStore(),
-            key="k",
-            parent=RateLimiter(1),
-        )
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((0,), "limit must be a whole number of slots, 1 or more, got 0"),
+        *(((wrong,), "limit must be a whole number") for wrong in (2.5, True)),
+        ((2, 30, "2"), "per_process must be a whole number"),
+        ((2, 30, 0), "per_process must be a whole number of slots, 1 or"),
+        ((2, "30"), "lease must be a finite number of seconds, above 0"),
+        *(((2, float(wrong)), "lease must be a finite") for wrong in ("0", "-1", "inf", "nan")),
+    ],
+)
+def test_wrong_numbers_of_slots_are_rejected(arguments: tuple[Any, ...], error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        SharedConcurrency(*arguments)
+
+
+# At 0.5 s no call is under way; at 1.25 s the held slots are being renewed.
+@pytest.mark.parametrize("seconds", [0.5, 1.25])
+def test_closed_loop_leaves_no_task(seconds: float) -> None:
+    async def main() -> None:
+        link = Link(Shared())
+        limiter = share(link, 1)
+        kept.extend([await limiter.acquire(), *started(limiter.acquire(), limiter.acquire())])
+        link.latency = 0.1
+        await asyncio.sleep(seconds)
+        assert link.under_way == (seconds == 1.25)
+
+    kept: list[object] = []
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+        loop = runner.get_loop()
+    assert not asyncio.all_tasks(loop)

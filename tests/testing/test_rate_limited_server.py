@@ -1,12 +1,17 @@
+"""The rate-limited server: its algorithms, its audit, and its answers to a real client."""
+
 import asyncio
 import gc
+import itertools
 import math
 import re
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from email.utils import formatdate, parsedate_to_datetime
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -14,8 +19,9 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
-from aiothrottle.rate import Rate
+from aiothrottle import Rate
 from aiothrottle.testing import (
     Audit,
     RateLimitedServer,
@@ -29,15 +35,16 @@ from aiothrottle.testing.algorithms import (
     SlidingWindowLog,
     TokenBucket,
 )
-from aiothrottle.testing.server import (
-    Refusal,
-    _retry_after,  # pyright: ignore[reportPrivateUsage]
-)
+from aiothrottle.testing.server import Refusal
+from tests.support.serving import until
+from tests.support.virtually import turns
 
 # --- the algorithms: time is an argument -----------------------------------------------------
 
 # Binary fractions, so that the sums and differences below are exact.
 TIMES = st.lists(st.integers(0, 200).map(lambda n: n / 8), max_size=40).map(sorted)
+LIMITS = st.integers(1, 5)
+PERIODS = st.sampled_from([0.125, 1.0, 2.5])
 
 
 def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
@@ -49,29 +56,7 @@ def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
     return granted_at
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "times", "expected"),
-    [
-        # A full period after the first, not after the last.
-        (SlidingWindowLog(2, 1.0), [0, 0.5, 0.875, 1, 1.25, 1.5], [0, 0.5, 1, 1.5]),
-        # A rejected request costs nothing.
-        (SlidingWindowLog(1, 1.0), [0, 0.9, 0.95, 1.0], [0, 1.0]),
-        # Twice the limit around an edge.
-        (FixedWindow(2, 1.0), [0.8, 0.9, 0.95, 1.0, 1.1, 1.2], [0.8, 0.9, 1.0, 1.1]),
-        (FixedWindow(1, 1.0, phase=0.75), [0, 0.125, 0.25, 0.5, 1.25], [0, 0.25, 1.25]),
-        (FixedWindow(1, 1.0), [0.5, 7.25, 7.5, 8.0], [0.5, 7.25, 8.0]),
-        # A burst, then the rate; a long pause fills no more than the burst.
-        (TokenBucket(2, 1.0, 2), [0, 0, 0, 0.25, 0.5, 0.5, 9, 9, 9], [0, 0, 0.5, 9, 9]),
-        (TokenBucket(1, 1.0, 1), [0, 0.75, 1.75, 2.0, 2.75], [0, 1.75, 2.75]),
-    ],
-)
-def test_algorithm_admits_and_rejects(
-    algorithm: ServerAlgorithm, times: list[float], expected: list[float]
-) -> None:
-    assert admitted(algorithm, times) == expected
-
-
-@given(limit=st.integers(1, 5), period=st.sampled_from([0.125, 1.0, 2.5]), times=TIMES)
+@given(LIMITS, PERIODS, TIMES)
 def test_rolling_window_is_its_definition(limit: int, period: float, times: list[float]) -> None:
     expected: list[float] = []
     for now in times:
@@ -80,15 +65,8 @@ def test_rolling_window_is_its_definition(limit: int, period: float, times: list
     assert admitted(SlidingWindowLog(limit, period), times) == expected
 
 
-@given(
-    limit=st.integers(1, 5),
-    period=st.sampled_from([0.125, 1.0, 2.5]),
-    phase=st.sampled_from([0.0, 0.0625]),
-    times=TIMES,
-)
-def test_fixed_window_is_its_definition(
-    limit: int, period: float, phase: float, times: list[float]
-) -> None:
+@given(LIMITS, PERIODS, st.sampled_from([0.0, 0.0625]), TIMES)
+def test_fixed_window_is_exact(limit: int, period: float, phase: float, times: list[float]) -> None:
     expected: list[float] = []
     windows: list[int] = []
     for now in times:
@@ -109,20 +87,13 @@ def test_instant_at_an_edge_starts_a_window(phase: float) -> None:
     assert len(admitted(FixedWindow(1, 0.1, phase), both)) == len(edges) + 1
 
 
-@given(
-    rate=st.sampled_from([0.25, 1.0, 4.0]),
-    burst=st.sampled_from([1.0, 1.5, 4.0]),
-    times=TIMES,
-)
+@given(st.sampled_from([0.25, 1.0, 4.0]), st.sampled_from([1.0, 1.5, 4.0]), TIMES)
 def test_token_bucket_is_its_definition(rate: float, burst: float, times: list[float]) -> None:
     expected: list[float] = []
     for now in times:
-        windows = [now, *expected]
-        counts = [1, *range(len(expected) + 1, 1, -1)]  # with this one, those since each before
-        if all(
-            count <= burst + rate * (now - since)
-            for since, count in zip(windows, counts, strict=True)
-        ):
+        since = [*expected, now]  # with this one there are so many since each before
+        counts = range(len(since), 0, -1)
+        if all(n <= burst + rate * (now - at) for at, n in zip(since, counts, strict=True)):
             expected.append(now)
     assert admitted(TokenBucket(rate, 1.0, burst), times) == expected
 
@@ -130,38 +101,15 @@ def test_token_bucket_is_its_definition(rate: float, burst: float, times: list[f
 # --- the audit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("instants", "period", "expected"),
-    [
-        ([], 1.0, 0),
-        ([5.0], 1.0, 1),
-        ([0.0, 1.0, 2.0], 1.0, 1),  # exactly a period apart: not in one window
-        ([0.0, math.nextafter(1.0, 0.0)], 1.0, 2),
-        ([0.0, 0.5, 1.0, 1.25], 1.0, 3),
-        ([1.25, 0.0, 1.0, 0.5], 1.0, 3),
-        ([3.0, 3.0, 3.0], 1e-300, 3),
-        ([0.0, 1e9], math.inf, 2),
-    ],
-)
-def test_greatest_count(instants: list[float], period: float, expected: int) -> None:
-    assert greatest_count(instants, period) == expected
-
-
-@given(instants=st.lists(st.integers(0, 60).map(lambda n: n / 4)), period=st.integers(1, 9))
-def test_greatest_count_is_its_definition(instants: list[float], period: float) -> None:
-    windows = [sum(a <= b < a + period for b in instants) for a in instants]
-    assert greatest_count(instants, period) == max(windows, default=0)
-
-
-@pytest.mark.parametrize("period", [0, -1.0, math.nan])
-def test_greatest_count_rejects_an_invalid_period(period: float) -> None:
-    with pytest.raises(ValueError, match="period must be greater than 0"):
-        greatest_count([1.0], period)
-    with pytest.raises(ValueError, match="period must be greater than 0"):
-        Audit().greatest_count(period)
-
-
-def test_audit_counts_arrivals_and_admitted_requests() -> None:
+def test_audit_counts_by_the_period() -> None:
+    assert greatest_count([0.0, 1.0, 2.0], 1.0) == 1
+    assert greatest_count([math.nextafter(1.0, 0.0), 0.0], 1.0) == 2
+    assert greatest_count([3.0, 3.0, 3.0], 1e-300) == 3
+    assert greatest_count([0.0, 1e9], math.inf) == 2
+    for period in (0, -1.0, math.nan):
+        for count in (partial(greatest_count, [1.0]), Audit().greatest_count):
+            with pytest.raises(ValueError, match="period must be greater than 0"):
+                count(period)
     audit = Audit()
     for arrived_at, refused in [(0.0, False), (0.5, True), (0.9, False), (1.0, False)]:
         audit.record(RecordedRequest(arrived_at, "GET", "/", refused), open_exchanges=2)
@@ -172,6 +120,12 @@ def test_audit_counts_arrivals_and_admitted_requests() -> None:
     assert repr(audit) == "<Audit: 4 sent, 1 throttled, at most 2 at once>"
     audit.clear()
     assert (audit.sent, audit.requests, audit.greatest_concurrency) == (0, [], 0)
+
+
+@given(instants=st.lists(st.integers(0, 60).map(lambda n: n / 4)), period=st.integers(1, 9))
+def test_greatest_count_is_its_definition(instants: list[float], period: float) -> None:
+    windows = [sum(a <= b < a + period for b in instants) for a in instants]
+    assert greatest_count(instants, period) == max(windows, default=0)
 
 
 # --- the server, with a real client ----------------------------------------------------------
@@ -207,61 +161,26 @@ async def test_server_without_limits_admits_all(session: aiohttp.ClientSession) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "expected", "seconds"),
     [
-        ({"rate": Rate(3, 3600)}, 3),
-        ({"rate": "3/h", "algorithm": "fixed-window"}, 3),
-        ({"rate": "3/h", "algorithm": "token-bucket"}, 3),
-        ({"rate": "3/h", "algorithm": "token-bucket", "burst": 4.5}, 4),
-        ({"rate": "3.5/h"}, 3),
-        ({"rate": "0.5/h"}, 1),
-        ({"rate": 1e6}, 6),
+        ({"rate": Rate(3, 3600)}, 3, 3600),
+        ({"rate": "0.5/h"}, 1, 7200),
+        ({"rate": "3/h", "algorithm": "fixed-window", "phase": 3000}, 3, 600),
+        ({"rate": "3/h", "algorithm": "token-bucket", "burst": 4.5}, 4, 600),
+        ({"rate": "60/h", "algorithm": "token-bucket", "burst": 1}, 1, 60),
     ],
 )
-async def test_rate_is_enforced_by_the_algorithm(
-    session: aiohttp.ClientSession, arguments: dict[str, Any], expected: int
+async def test_rate_and_retry_after_follow_the_algorithm(
+    session: aiohttp.ClientSession, arguments: dict[str, Any], expected: int, seconds: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
         assert await statuses(session, server, 6) == [200] * expected + [429] * (6 - expected)
-    assert (server.audit.sent, server.audit.admitted) == (6, expected)
-    assert [request.refused for request in server.audit.requests].count(True) == 6 - expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "seconds"),
-    [
-        ({"rate": "1/h"}, 3600),
-        ({"rate": "0.5/h"}, 7200),
-        ({"rate": "1/h", "algorithm": "fixed-window", "phase": 3000}, 600),
-        ({"rate": "60/h", "algorithm": "token-bucket", "burst": 1}, 60),
-    ],
-)
-async def test_retry_after_is_when_the_algorithm_admits(
-    session: aiohttp.ClientSession, arguments: dict[str, Any], seconds: int
-) -> None:
-    async with RateLimitedServer(**arguments) as server:
-        await statuses(session, server, 1)
         async with session.get(server.url) as response:
-            seconds_to_wait = int(response.headers["Retry-After"])
-        # The time between the two requests has passed, and the rest is rounded up.
-        assert seconds - 30 <= seconds_to_wait <= seconds
-
-
-@pytest.mark.parametrize(
-    ("refusal", "wait", "now", "expected"),
-    [
-        ("429-seconds", 0.001, 0.0, "1"),
-        ("429-seconds", 1.0, 0.0, "1"),
-        ("503", 1.001, 0.0, "2"),
-        ("429-date", 0.5, 1e9 + 0.5, "Sun, 09 Sep 2001 01:46:41 GMT"),
-        ("429-date", 0.75, 1e9 + 0.5, "Sun, 09 Sep 2001 01:46:42 GMT"),
-        ("429", 5.0, 0.0, None),
-    ],
-)
-def test_retry_after_is_rounded_up(
-    refusal: Refusal, wait: float, now: float, expected: str | None
-) -> None:
-    assert _retry_after(refusal, wait, now) == expected
+            # The time between the two requests has passed, and the rest is rounded up.
+            assert seconds - 30 <= int(response.headers["Retry-After"]) <= seconds
+    assert (server.audit.sent, server.audit.admitted) == (7, expected)
+    refused = [request.refused for request in server.audit.requests]
+    assert refused == [False] * expected + [True] * (7 - expected)
 
 
 @pytest.mark.parametrize(
@@ -273,19 +192,16 @@ async def test_throttled_response_has_the_chosen_form(
     async with RateLimitedServer("1/h", refusal=refusal) as server:
         assert await statuses(session, server, 2) == [200, status]
         async with session.get(server.url) as response:
-            retry_after = response.headers.get("Retry-After")
-        assert server.audit.requests[-1].status == status
-        assert server.audit.requests[-1].refused
+            retry_after = response.headers.get("Retry-After", "none")
+        last = server.audit.requests[-1]
+        assert (last.status, last.refused) == (status, True)
     if refusal == "429":
-        assert retry_after is None
+        assert retry_after == "none"
     elif refusal == "429-date":
-        assert retry_after is not None
-        assert retry_after == formatdate(
-            parsedate_to_datetime(retry_after).timestamp(), usegmt=True
-        )
-        assert 3500 < parsedate_to_datetime(retry_after).timestamp() - time.time() <= 3601
+        at = parsedate_to_datetime(retry_after).timestamp()
+        assert retry_after == formatdate(at, usegmt=True)
+        assert 3500 < at - time.time() <= 3601
     else:
-        assert retry_after is not None
         assert 3500 < int(retry_after) <= 3600
 
 
@@ -300,12 +216,6 @@ async def test_silence_is_no_answer_until_closing(session: aiohttp.ClientSession
         await waiting
     assert [request.status for request in server.audit.requests] == [200, None, None]
     assert server.audit.refused == 2
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event
-            await asyncio.sleep(0.001)
 
 
 class Gate:
@@ -328,7 +238,7 @@ class Gate:
         return response
 
 
-async def test_exchange_is_open_until_its_body_is_written(
+async def test_exchange_is_open_until_written_unless_throttled(
     session: aiohttp.ClientSession,
 ) -> None:
     gate = Gate()
@@ -340,11 +250,7 @@ async def test_exchange_is_open_until_its_body_is_written(
         gate.opened.set()
         assert await first.read() == await second.read() == b"halfhalf"
         assert await statuses(session, server, 1) == [200]
-        assert server.audit.greatest_concurrency == 3
-        assert server.audit.admitted == 3
-
-
-async def test_throttled_request_takes_no_slot(session: aiohttp.ClientSession) -> None:
+        assert (server.audit.greatest_concurrency, server.audit.admitted) == (3, 3)
     gate = Gate()
     async with RateLimitedServer(concurrency_limit=1, refusal="silence", handler=gate) as server:
         first = await session.get(server.url)
@@ -358,24 +264,7 @@ async def test_throttled_request_takes_no_slot(session: aiohttp.ClientSession) -
         assert (server.audit.refused, server.audit.greatest_concurrency) == (1, 2)
 
 
-async def test_unread_large_body_keeps_its_exchange_open(
-    session: aiohttp.ClientSession,
-) -> None:
-    size = 2**26
-
-    async def large(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=bytes(size if request.path == "/large" else 1))
-
-    async with RateLimitedServer(concurrency_limit=1, handler=large) as server:
-        response = await session.get(server.url / "large")
-        assert await statuses(session, server, 1) == [429]
-        assert len(await response.read()) == size
-        assert await statuses(session, server, 1) == [200]
-
-
-async def test_slot_of_disconnected_client_is_free_at_once(
-    session: aiohttp.ClientSession,
-) -> None:
+async def test_slot_of_disconnected_client_is_free_at_once(session: aiohttp.ClientSession) -> None:
     gate = Gate()
     async with RateLimitedServer(concurrency_limit=1, handler=gate) as server:
         for _ in range(20):
@@ -396,10 +285,9 @@ async def test_answer_to_a_disconnected_client_is_no_error(
     gate = Gate()
 
     async def stubborn(request: web.Request) -> web.StreamResponse:
-        try:
+        with suppress(asyncio.CancelledError):
             await gate(request)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         return web.Response(body=b"Are you still there?")
 
     async with RateLimitedServer(handler=stubborn) as server:
@@ -407,25 +295,6 @@ async def test_answer_to_a_disconnected_client_is_no_error(
         await until(lambda: server.audit.requests[0].status is not None)
     assert server.audit.requests[0].status == 200
     assert caplog.records == []
-
-
-async def test_client_within_the_concurrency_limit_is_never_throttled(
-    session: aiohttp.ClientSession,
-) -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.001)
-        return web.Response(body=bytes(int(request.path[1:])))
-
-    places = asyncio.Semaphore(5)
-
-    async def fetch(number: int) -> None:
-        async with places, session.get(server.url / str(number * 997 % 300_000)) as response:
-            await response.read()
-
-    async with RateLimitedServer(concurrency_limit=5, handler=answer) as server:
-        await asyncio.gather(*map(fetch, range(200)))
-        assert (server.audit.sent, server.audit.refused) == (200, 0)
-        assert server.audit.greatest_concurrency == 5
 
 
 async def test_error_of_the_handler_is_recorded(
@@ -445,40 +314,17 @@ async def test_error_of_the_handler_is_recorded(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_request_arrives_after_the_latency(session: aiohttp.ClientSession) -> None:
-    async with RateLimitedServer(latency=0.05) as server:
-        sent_at = time.monotonic()
-        await statuses(session, server, 1)
-    # uvloop's timers fire up to a millisecond and a half early.
-    assert server.audit.requests[0].arrived_at >= sent_at + 0.048
-
-
 async def test_jittered_request_can_be_overtaken(session: aiohttp.ClientSession) -> None:
     # The first delays of this seed are 0.97 and 0.01 times the jitter.
-    async with RateLimitedServer(jitter=0.3, seed=15) as server:
-
-        async def fetch(path: str) -> None:
-            async with session.get(server.url / path):
-                pass
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fetch("first"))
-            await asyncio.sleep(0.02)
-            group.create_task(fetch("second"))
+    async with RateLimitedServer(latency=0.05, jitter=0.2, seed=15) as server:
+        sent_at = time.monotonic()
+        first = asyncio.create_task(session.get(server.url / "first"))
+        await asyncio.sleep(0.02)
+        (await session.get(server.url / "second")).release()
+        (await first).release()
     assert [request.path for request in server.audit.requests] == ["/second", "/first"]
-
-
-def delays(server: RateLimitedServer) -> list[float]:
-    return [server._delay() for _ in range(100)]  # pyright: ignore[reportPrivateUsage]
-
-
-def test_delays_depend_only_on_the_seed() -> None:
-    first = delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=1))
-    assert first == delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=1))
-    assert first != delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=2))
-    assert 1.0 <= min(first) < 1.1
-    assert 1.4 < max(first) <= 1.5
-    assert set(delays(RateLimitedServer(latency=1.0))) == {1.0}
+    # Timers may fire some milliseconds early.
+    assert server.audit.requests[0].arrived_at >= sent_at + 0.065
 
 
 # --- starting and closing --------------------------------------------------------------------
@@ -486,32 +332,38 @@ def test_delays_depend_only_on_the_seed() -> None:
 
 async def test_closing_leaves_nothing_behind() -> None:
     before = asyncio.all_tasks()
-    server = RateLimitedServer(handler=Gate())
+    server = RateLimitedServer("1/h", handler=Gate())
     await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.url.port)
-    idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", server.url.port)
-    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await until(lambda: server.audit.sent == 1)
+    started = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    throttled = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nnot all of it"
+    readers: list[asyncio.StreamReader] = []
+    writers: list[asyncio.StreamWriter] = []
+    for request in (started, throttled, b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.url.port)
+        readers.append(reader)
+        writers.append(writer)
+        writer.write(request)
+        await until(lambda: server.audit.sent == min(len(writers), 2))
     assert asyncio.all_tasks() != before
-    closing_at = time.monotonic()
-    await server.close()
+    async with asyncio.timeout(5):
+        await server.close()
     assert asyncio.all_tasks() == before
-    assert time.monotonic() - closing_at < 5
     await server.close()
-    assert b"half" in await reader.read()
-    assert await idle_reader.read() == b""
-    for each in (writer, idle_writer):
-        each.close()
-        await each.wait_closed()
+    half, refused, nothing = [await reader.read() for reader in readers]
+    assert b"half" in half
+    assert b" 429 " in refused
+    assert nothing == b""
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
 
 
 def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
     async def start_and_cancel(steps: int) -> bool:
-        """Cancel the start after `turns` turns of the loop; return whether it had ended by then."""
+        """Cancel the start after so many turns of the loop; return whether it had ended by then."""
         server = RateLimitedServer()
         starting = asyncio.create_task(server.start())
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await turns(steps)
         if not starting.cancel():
             await server.close()
             return True
@@ -521,27 +373,11 @@ def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
-        steps = 0
-        while not asyncio.run(start_and_cancel(steps)):
-            steps += 1
+        ended = (asyncio.run(start_and_cancel(steps)) for steps in itertools.count())
+        steps = next(number for number, done in enumerate(ended) if done)
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
     assert steps > 1
-
-
-async def test_closing_does_not_wait_for_a_throttled_upload() -> None:
-    before = asyncio.all_tasks()
-    async with RateLimitedServer("1/h") as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.url.port)
-        request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-        writer.write(request % 0 + request % 1000 + b"not all of it")
-        await until(lambda: server.audit.sent == 2)
-        assert b" 200 OK" in await reader.readuntil(b"Here you are.\n")
-        assert b" 429 " in await reader.readuntil(b"\r\n")
-        closing_at = time.monotonic()
-    assert time.monotonic() - closing_at < 5
-    assert asyncio.all_tasks() == before
-    writer.close()
 
 
 async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -> None:
@@ -562,45 +398,15 @@ async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -
     ("arguments", "error", "message"),
     [
         ({"rate": "fast"}, ValueError, "fast"),
-        ({"rate": 0}, ValueError, "0"),
-        ({"rate": b"5/s"}, TypeError, "5/s"),
-        (
-            {"rate": 5, "algorithm": "leaky"},
-            ValueError,
-            "algorithm must be one of 'sliding-window-log', .*'leaky'",
-        ),
+        ({"rate": 5, "algorithm": "leaky"}, ValueError, "algorithm must be one of .*'leaky'"),
         ({"refusal": "418"}, ValueError, "refusal must be one of '429-seconds', .*'418'"),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
         ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
-        (
-            {"rate": 5, "algorithm": "token-bucket", "burst": 0.5},
-            ValueError,
-            "burst must be .*, 1 or more",
-        ),
-        (
-            {"rate": 5, "algorithm": "token-bucket", "burst": "5"},
-            TypeError,
-            "burst must be a finite number",
-        ),
         ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst must be .*, 1 or more"),
         ({"rate": 5, "phase": 0.5}, ValueError, "phase belongs to .*fixed-window"),
-        ({"algorithm": "fixed-window", "phase": 0.5}, ValueError, "phase belongs to a rate"),
-        (
-            {"rate": 5, "algorithm": "fixed-window", "phase": 1},
-            ValueError,
-            "less than the period of 1",
-        ),
-        (
-            {"rate": 5, "algorithm": "fixed-window", "phase": -1},
-            ValueError,
-            "phase must be .*, 0 or more",
-        ),
+        ({"rate": 5, "algorithm": "fixed-window", "phase": 1}, ValueError, "the period of 1"),
         ({"concurrency_limit": 0}, ValueError, "concurrency_limit must be .*1 or more, .*got 0"),
-        ({"concurrency_limit": 1.5}, TypeError, "concurrency_limit must be a whole .*, got 1.5"),
-        ({"concurrency_limit": True}, TypeError, "concurrency_limit must be a whole number"),
-        ({"latency": -0.1}, ValueError, "latency must be .*seconds, 0 or more"),
         ({"latency": "1s"}, TypeError, "latency must be .* of seconds, .*got '1s'"),
-        ({"jitter": math.inf}, ValueError, "jitter must be a finite .*got inf"),
         ({"jitter": math.nan}, ValueError, "jitter must be a finite .*got nan"),
         ({"seed": "x"}, TypeError, "seed must be a whole number, got 'x'"),
         ({"handler": "/"}, TypeError, "handler must be an aiohttp handler, not '/'"),
@@ -616,12 +422,12 @@ def test_wrong_arguments_are_rejected_at_once(
 # --- the linked pages ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 40])
+@pytest.mark.parametrize("count", [1, 40])
 async def test_all_linked_pages_can_be_found(session: aiohttp.ClientSession, count: int) -> None:
     async with RateLimitedServer(handler=linked_pages(count)) as server:
         found, todo = {"/"}, ["/"]
         while todo:
-            async with session.get(server.url.join(type(server.url)(todo.pop()))) as response:
+            async with session.get(server.url.join(URL(todo.pop()))) as response:
                 assert (response.status, response.content_type) == (200, "text/html")
                 links = re.findall('href="([^"]+)"', await response.text())
             assert len(links) == len(set(links)) <= 5
@@ -630,9 +436,6 @@ async def test_all_linked_pages_can_be_found(session: aiohttp.ClientSession, cou
         assert found == {"/", *(f"/{number}" for number in range(1, count))}
         async with session.get(server.url / str(count)) as response:
             assert response.status == 404
-
-
-@pytest.mark.parametrize(("count", "error"), [(0, ValueError), (2.0, TypeError)])
-def test_site_has_a_whole_number_of_pages(count: int, error: type[Exception]) -> None:
-    with pytest.raises(error, match="count must be a whole number of pages, 1 or more"):
-        linked_pages(count)
+    for wrong, error in ((0, ValueError), (2.0, TypeError)):
+        with pytest.raises(error, match="count must be a whole number of pages, 1 or more"):
+            linked_pages(wrong)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""Specifies what a limiter does on several event loops, in threads, and when loops end."""
+
+import asyncio
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from aiothrottle import LimiterClosed, PerLoop, Permit, Rate, RateLimiter, SharedConcurrency
+from aiothrottle.stores import MemoryStore
+from aiothrottle.testing import VirtualTimeLoop
+from tests.limiter.common import Unchecked, order_of, queued, remaining, together
+from tests.support.virtually import counts, now, turns, visit, visits
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_second_live_loop_raises_and_the_first_continues(child: bool) -> None:
+    parent = RateLimiter(1, concurrency_limit=1)
+    limiter = RateLimiter(9, parent=parent) if child else parent
+
+    async def call(name: str, *arguments: Unchecked, **options: Unchecked) -> None:
+        returned = getattr(limiter, name)(*arguments, **options)
+        if returned is not None:
+            await returned
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
+        first.run(visit(parent))
+        waiting = first.run(queued(limiter, 2))
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as second:
+            names = ("acquire", "try_acquire", "peek", "record", "reset", "aclose")
+            calls = [call("update", rate_limit=5), call("pause", 5), *map(call, names)]
+            for each in calls:
+                with pytest.raises(RuntimeError, match=r"still open.*one limiter for each loop"):
+                    second.run(each)
+        assert first.run(together(*waiting)) == [1, 2]
+        assert counts(limiter) == counts(parent) == (0, 0)
+
+
+def test_next_loop_finds_the_bucket_unchanged() -> None:
+    clock = VirtualTimeLoop()
+    limiter, kept = RateLimiter(2, concurrency_limit=5, clock=clock.time), list[object]()
+
+    async def first() -> None:
+        kept.extend([await limiter.acquire(0.5), await limiter.acquire(1)])  # never released
+        await queued(limiter, 3)
+        assert counts(limiter) == (2, 3)
+
+    async def second() -> None:
+        assert counts(limiter)[1] == 0
+        rejected = await limiter.try_acquire()
+        assert (rejected.allowed, rejected.remaining, rejected.retry_after) == (False, 0.5, 1)
+        kept.append(await limiter.try_acquire(0.5))
+        assert (bool(kept[-1]), counts(limiter)) == (True, (3, 0))
+
+    for main in (first, second):
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(main())
+    clock.close()
+
+
+async def take_and_let_wait(
+    limiter: RateLimiter, count: int, turns_after_release: int | None = None
+) -> tuple[Permit, list[asyncio.Task[Permit]]]:
+    """Acquire one permit, and leave tasks that wait for others; or release it before that."""
+    permit = await limiter.acquire()
+    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(count)]
+    await turns()
+    if turns_after_release is not None:
+        permit.release()
+        await turns(turns_after_release)
+    for task in waiting:  # the loop ends before it
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    return permit, waiting
+
+
+@pytest.mark.parametrize("how", ["no", "release", "pause", "close", *range(6)])
+def test_limiter_survives_the_death_of_its_loop(how: str | int) -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    loop = asyncio.new_event_loop()
+    released_for, count = (how, 1) if isinstance(how, int) else (None, 2)
+    permit, waiting = loop.run_until_complete(take_and_let_wait(limiter, count, released_for))
+    loop.close()
+    if how == "close":
+        asyncio.run(limiter.aclose())
+        with pytest.raises(LimiterClosed):
+            asyncio.run(limiter.try_acquire())
+        return
+    if how == "pause":
+        limiter.pause(0)
+    if how != "no":
+        permit.release()
+    decision = asyncio.run(limiter.try_acquire())
+    free = how != "no" and not waiting[0].done()  # else a waiter has got the slot at the end
+    assert (decision.allowed, counts(limiter)) == (free, (1, 0))
+
+
+async def serve_fifty(limiter: RateLimiter) -> None:
+    guests = "".join(map(chr, range(50)))
+    assert await order_of(guests, dict.fromkeys(guests, limiter)) == guests
+    assert counts(limiter) == (0, 0)
+
+
+def plain_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **_: object
+) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop)  # without a context
+
+
+FACTORIES: list[Any] = [plain_task]
+if sys.version_info >= (3, 12):
+    FACTORIES.append(asyncio.eager_task_factory)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_limiter_works_with_any_task_factory(factory: Unchecked) -> None:
+    asyncio.get_running_loop().set_task_factory(factory)
+    await serve_fifty(RateLimiter("10/s", concurrency_limit=3))
+    assert now() == 4.0
+
+
+async def test_sweep_at_every_instant_delays_no_waiter() -> None:
+    limiter = RateLimiter(2, concurrency_limit=1)
+    waiting = visits(limiter, 7, stay=0.25)
+    while not all(waiter.done() for waiter in waiting):
+        # Cancel all other tasks, as some programs do: the limiter's own among them.
+        for task in asyncio.all_tasks() - {*waiting, asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.125)
+    assert await together(*waiting) == [0, 0.25, 1, 1.25, 2, 2.25, 3]
+    await turns()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# ---- PerLoop: one limiter for each loop ---------------------------------------------------------
+
+
+def in_threads(count: int, main: Callable[[], Awaitable[None]]) -> None:
+    """Run `main` on so many loops at once, each in a thread."""
+    barrier = threading.Barrier(count)
+
+    async def begin_together() -> None:
+        barrier.wait()
+        await main()
+
+    with ThreadPoolExecutor(count) as threads:
+        runs = [threads.submit(asyncio.run, begin_together()) for _ in range(count)]
+    for run in runs:
+        run.result()
+
+
+def test_each_loop_gets_a_limiter_of_its_own() -> None:
+    limiters, seen = PerLoop(lambda: RateLimiter("100/s")), dict[int, RateLimiter]()
+
+    async def main() -> None:
+        first = limiters.get()
+        async with first.throttle(), limiters.get().throttle():
+            await asyncio.sleep(0.01)
+        assert limiters.get() is first
+        seen[threading.get_ident()] = first
+
+    in_threads(4, main)
+    assert len({id(limiter) for limiter in seen.values()}) == 4
+    asyncio.run(main())
+    assert repr(limiters).startswith("<PerLoop of ")
+
+
+def test_new_loop_takes_over_the_limiter_of_a_closed_one() -> None:
+    limiters = PerLoop(lambda: RateLimiter("3/h"))
+
+    async def main() -> float:
+        await visit(limiters.get())
+        return await remaining(limiters.get())
+
+    assert [asyncio.run(main()) for _ in range(3)] == [2, 1, 0]
+    assert repr(limiters) == "<PerLoop of 1 limiters>"
+
+
+def test_loops_with_one_store_share_the_limit_and_the_slots() -> None:
+    store, lock, inside, most, sent = MemoryStore(), threading.Lock(), 0, 0, list[float]()
+    options: Unchecked = {"store": store, "concurrency_limit": SharedConcurrency(3), "key": "api"}
+    limiters = PerLoop(lambda: RateLimiter(Rate(40, 0.2), **options))
+
+    async def send() -> None:
+        nonlocal inside, most
+        async with limiters.get().throttle():
+            with lock:
+                sent.append(time.monotonic())
+                inside += 1
+                most = max(most, inside)
+            await asyncio.sleep(0.002)
+            with lock:
+                inside -= 1
+
+    async def main() -> None:
+        await asyncio.gather(*(send() for _ in range(40)))
+
+    in_threads(4, main)
+    assert (inside, most, len(sent)) == (0, 3, 160)
+    sent.sort()
+    windows = [later - earlier for earlier, later in zip(sent, sent[40:], strict=False)]
+    assert min(windows) >= 0.18  # each 41st is a period later
+
+
+def test_wrong_use_of_per_loop_is_an_error() -> None:
+    wrong: list[Unchecked] = [7, RateLimiter("1/s"), None, "10/s"]
+    for make in wrong:
+        text = r"make must be a function .*lambda: RateLimiter\('10/s'\)"
+        with pytest.raises(TypeError, match=text):
+            PerLoop(make)
+    limiters = PerLoop(RateLimiter)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        limiters.get()
+    with pytest.raises(TypeError, match="a PerLoop cannot be pickled or copied"):
+        pickle.dumps(limiters)
+
+
+async def test_error_in_the_function_reaches_the_caller_and_is_forgotten() -> None:
+    answers: list[Unchecked] = [RateLimiter("1/s"), LookupError("no rate yet"), "10/s"]
+
+    def make() -> Unchecked:
+        if isinstance(answers[-1], LookupError):
+            raise answers.pop()
+        return answers.pop()
+
+    limiters = PerLoop(make)
+    with pytest.raises(TypeError, match="make must return a limiter, got '10/s'"):
+        limiters.get()
+    with pytest.raises(LookupError):
+        limiters.get()
+    assert await visit(limiters.get()) == 0.0

@@ -1,0 +1,47 @@
+"""Causes events that need a server or a store: retries, and outages."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+
+from aiothrottle import RateLimiter, Retry
+from aiothrottle.events import Event, StoreUp
+from aiothrottle.httpx import ThrottledTransport
+from tests.support.failing import Client, Server
+
+
+async def retries(limiter: RateLimiter, *failures: int | Exception) -> None:
+    """Send a request that fails so often, and then succeeds."""
+    left = list(failures)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        failure = left.pop(0) if left else 200
+        if isinstance(failure, Exception):
+            raise httpx.ConnectError("no") from failure
+        return httpx.Response(failure)
+
+    retry = Retry(attempts=1 + len(failures), statuses={500, 503})
+    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(answer), retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        assert (await client.get("http://example.org/")).status_code == 200
+
+
+@asynccontextmanager
+async def outage() -> AsyncGenerator[tuple[RateLimiter, Callable[[], Awaitable[None]]]]:
+    """Yield a limiter whose store does not answer, and a function that ends the outage."""
+    server = Server()
+    server.mode = "refuses"
+    seen: list[Event] = []
+    store = Client(server)
+    async with RateLimiter("1000/s", store=store, key="key", on_store_error="open") as limiter:
+        limiter.observe(seen.append)
+
+        async def end() -> None:
+            server.mode = "up"
+            while not any(isinstance(event, StoreUp) for event in seen):
+                await limiter.acquire()
+                await asyncio.sleep(0.1)
+
+        yield limiter, end

@@ -1,0 +1,309 @@
+"""`on_store_error`: what serves tokens, slots and `WaitUntil` while the store fails.
+
+In virtual time, with a server that refuses connections, stalls, does all and drops the answers, or
+is read-only.
+"""
+
+import asyncio
+import gc
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from aiothrottle import (
+    KeyedRateLimiter,
+    RateLimiter,
+    SharedConcurrency,
+    StoreUnavailable,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.events import Event, StoreDown, StoreUp
+from aiothrottle.stores import MemoryStore
+from aiothrottle.stores.share_size import CHOICES, OnStoreError
+from aiothrottle.testing import greatest_count
+from tests.outages.processes import OUTAGES, back, fall, limiter_on, outcomes, process
+from tests.support.failing import Client, Server
+from tests.support.virtually import now, visit, visits
+from tests.support.watching import rest
+
+FALLBACKS: list[OnStoreError] = ["local", "open", "closed"]
+KINDS: dict[str, dict[str, Any]] = {
+    "tokens": {"rate": "3/min", "guard": 0.0},
+    "slots": {"rate": None, "concurrency_limit": SharedConcurrency(3, lease=3.0)},
+    "wait until": {"rate": None, "algorithm": WaitUntil(1, 5, 10)},
+}
+# Of six requests, how many the local share grants within ten seconds. Without a slot before the
+# outage it has one; the instants of `WaitUntil` are a second apart.
+LOCAL = {"tokens": 3, "slots": 1, "wait until": 6}
+# For grants after the outage: at most so many within so many seconds.
+MOST = {"tokens": (3, 59.9), "slots": (3, 7.5), "wait until": (1, 0.98)}
+LASTS = 10.0  # seconds
+
+
+@pytest.mark.parametrize("mode", [*OUTAGES, "reads"])
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_choice_serves_until_the_store_returns(
+    kind: str, choice: OnStoreError, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    (server, limiter), events = process(choice, **KINDS[kind]), list[Event]()
+    limiter.observe(events.append)
+    server.mode = mode
+    tasks = visits(limiter, 6, stay=LASTS)
+    await asyncio.sleep(LASTS - 1.0)
+    if choice == "raise":
+        errors = [task.exception() for task in tasks]
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert len(set(map(id, errors))) == 6
+    else:
+        granted = {"open": 6, "closed": 0, "local": LOCAL[kind]}[choice]
+        assert limiter.statistics().granted == granted
+        assert limiter.statistics().waiting == 6 - granted
+        # The last of the six instants of `WaitUntil` is over by now.
+        serves = choice == "open" or (choice == "local" and kind == "wait until")
+        began, peek, decision = now(), await limiter.peek(), await limiter.try_acquire()
+        assert bool(peek) is bool(decision) is serves
+        assert now() == began  # the server is not asked
+        if decision.permit is not None:
+            decision.permit.release()
+    assert limiter.statistics().store_up is False
+    assert len(server.asked) <= (6 if mode == "reads" else 4) * LASTS  # two calls a probe
+
+    returned_at = now()
+    await back(server, 2.2)  # a call under way, the longest pause, and a call
+    if choice == "raise":
+        await limiter.peek()
+    assert limiter.statistics().store_up is True
+    kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
+    assert kinds == [StoreDown, StoreUp]
+    assert [it.levelname for it in caplog.records] == ["WARNING", "INFO"]
+    if choice != "raise":  # no waiter is lost, and there is no burst
+        new = [at for at in sorted(await asyncio.gather(*tasks)) if at >= returned_at]
+        assert choice != "closed" or returned_at < new[0] <= returned_at + 2.0 or kind == "tokens"
+        most, seconds = MOST[kind]
+        assert greatest_count(new, seconds) <= most
+    await limiter.aclose()
+    # Nothing is lost in the store: in the end all is free.
+    await asyncio.sleep(120.0)
+    whole = await outcomes(*visits(limiter_on(server, "raise", **KINDS[kind]), 3, timeout=3.0))
+    assert all(isinstance(each, float) for each in whole)
+
+
+async def test_raise_fails_waiters_with_few_retries() -> None:
+    server, limiter = process("raise")
+    await visit(limiter)
+    server.mode = "stalls"
+    for waited in (1.0, 1.0, 0.0, 0.0):
+        begin = now()
+        with pytest.raises(StoreUnavailable) as caught:
+            await visit(limiter)
+        assert now() - begin == pytest.approx(waited, abs=0.01)
+        cause: BaseException | None = caught.value
+        while isinstance(cause, StoreUnavailable):
+            cause = cause.__cause__
+        assert isinstance(cause, TimeoutError)
+    assert limiter.statistics().store_up is False
+    await back(server, 0.8)
+    await visit(limiter)
+    assert limiter.statistics().store_up is True
+
+
+@pytest.mark.parametrize(
+    "limits", [{"rate_limit": 20}, {"concurrency_limit": SharedConcurrency(3)}]
+)
+async def test_error_names_its_key(limits: dict[str, Any]) -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiters = KeyedRateLimiter(store=Client(server), key="k", **limits)
+    methods: list[Any] = [limiters.acquire, limiters.try_acquire, limiters.peek]
+    methods += [limiters.record] if "rate_limit" in limits else []
+    for place, method in enumerate(methods):
+        with pytest.raises(StoreUnavailable) as caught:
+            await method(f"host {place}")
+        assert caught.value.key == f"host {place}"
+    with pytest.raises(StoreUnavailable) as caught:
+        await RateLimiter(store=Client(server), key="k", **limits).acquire()
+    assert caught.value.key is None
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_error_that_is_no_outage_is_always_raised(
+    kind: str, choice: OnStoreError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*_: object, **__: object) -> None:
+        raise ValueError("another algorithm")
+
+    monkeypatch.setattr(Client, "ask", ask)
+    _, limiter = process(choice, **KINDS[kind])
+    for method in (limiter.acquire, limiter.try_acquire, limiter.peek):
+        with pytest.raises(ValueError, match="another algorithm"):
+            await method()
+    assert limiter.statistics().store_up is True
+
+
+@pytest.mark.parametrize("choice", FALLBACKS)
+async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnStoreError) -> None:
+    server, limiter = process(choice)
+    await fall(limiter, server)
+    await server.record("k", TokenBucket("1/min"))
+    await back(server, 1.0)
+    if not limiter.statistics().store_up:
+        await limiter.peek()
+        await asyncio.sleep(1.0)
+    with pytest.raises(ValueError, match="another algorithm"):
+        await limiter.peek()
+
+
+async def test_open_keeps_the_slots_of_this_process() -> None:
+    server, limiter = process("open", "2/min", concurrency_limit=3)
+    await fall(limiter, server)
+    staying = visits(limiter, 30, stay=0.01)
+    await asyncio.sleep(0.005)
+    assert limiter.statistics().in_flight == 3
+    assert max(await asyncio.gather(*staying)) < 0.2
+    await back(server)
+    # The limit is used up and not exceeded.
+    assert server.recorded == [2.0]
+
+
+# ---- tokens that were spent, recorded or refunded meanwhile --------------------------------------
+
+
+@pytest.mark.parametrize("choice", FALLBACKS)
+async def test_record_during_an_outage_reaches_the_store_later(choice: OnStoreError) -> None:
+    server, limiter = process(choice, "10/min")
+    await limiter.record(2)
+    server.mode = "refuses"
+    await limiter.record(3)
+    await limiter.record(1)
+    await back(server)  # without a request
+    assert server.recorded == [2.0, 4.0]
+    assert (await limiter.peek()).remaining == 4.0
+
+
+async def test_refund_goes_where_the_tokens_came_from() -> None:
+    server, limiter = process("local", "10/min")
+    async with limiter.throttle(4) as shared:
+        await fall(limiter, server)
+        await asyncio.sleep(0.01)
+        async with limiter.throttle(4) as local:
+            local.settle(1)
+            await rest()
+            assert (await limiter.peek()).remaining == 5.0
+            shared.settle(1)  # the store is unreachable: the tokens stay spent
+            await rest()
+            assert (await limiter.peek()).remaining == 5.0
+            await back(server)
+            local.settle(0)  # and the store never counted these
+            await rest()
+    assert server.recorded == [1.0]
+    assert (await limiter.peek()).remaining == 5.0
+
+
+async def test_refund_that_fails_finds_the_outage() -> None:
+    server, limiter = process("closed", "10/min")
+    async with limiter.throttle(4) as permit:
+        server.mode = "refuses"
+        permit.settle(1)
+        await rest()
+    assert limiter.statistics().store_up is False
+    await back(server, 1.0)
+    await limiter.peek()  # nothing waits: this starts the probe
+    await asyncio.sleep(0.1)
+    assert (await limiter.peek()).remaining == 6.0  # the tokens stay spent
+
+
+async def test_late_record_expires_with_its_period() -> None:
+    server = Server()
+    limiters = KeyedRateLimiter("10/min", store=Client(server), key="k", on_store_error="local")
+    await limiters.try_acquire("ann", 0)
+    server.mode = "refuses"
+    assert all([await limiters.try_acquire("ann") for _ in range(6)])
+    await asyncio.sleep(40.0)
+    await limiters.acquire("ann", 3)
+    await back(server)
+    assert server.recorded == [9.0]
+    other = KeyedRateLimiter("10/min", store=Client(server), key="k")
+    for seconds, remaining in ((19.0, 1.0), (2.0, 7.0)):
+        await asyncio.sleep(seconds)
+        assert (await other.peek("ann")).remaining == remaining
+    await rest()
+    await asyncio.sleep(100.0)
+    assert "ann" not in limiters  # it has nothing to do, and is forgotten
+
+
+@pytest.mark.parametrize(
+    ("error", "is_swallowed"),
+    [(StoreUnavailable("away"), True), (ValueError("damaged"), True), (OSError("a bug"), False)],
+    ids=["outage", "damaged", "bug"],
+)
+async def test_failed_refund_stays_spent_and_hides_no_bug(
+    error: Exception, is_swallowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server, limiter), problems = process("local", "10/min"), list[Any]()
+    await fall(limiter, server)
+    await visit(limiter, 6)
+    await back(server)
+
+    async def refund(*_: object) -> None:
+        raise error
+
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: problems.append(context.get("exception"))
+    )
+    monkeypatch.setattr(Client, "refund", refund)
+    await asyncio.sleep(70.0)
+    gc.collect()
+    assert problems == ([] if is_swallowed else [error])
+    assert limiter.statistics().store_up is True
+    await rest()
+    assert server.recorded == [6.0]
+
+
+async def test_update_applies_to_the_fallback_too() -> None:
+    server, limiter = process("local", "2/min")
+    await visit(limiter, 2)
+    await fall(limiter, server)
+    limiter.update(rate_limit="5/min")
+    assert (await limiter.peek()).remaining == 3.0
+    limiter.update(rate_limit="3/min")
+    assert await limiter.try_acquire()
+    assert not await limiter.try_acquire()
+
+
+# ---- the arguments -------------------------------------------------------------------------------
+
+STORED: dict[str, Any] = {"store": MemoryStore(), "key": "k"}
+
+
+def test_contradictory_choices_are_rejected() -> None:
+    wrong: dict[str, list[dict[str, Any]]] = {
+        "on_store_error must be one of": [{"on_store_error": "ignore", **STORED}],
+        "give a store": [{"on_store_error": "local", **it} for it in ({}, {"local_share": 0.5})],
+        "write on_store_error='local' too": [
+            {"on_store_error": choice, "local_share": 0.5, **store}
+            for choice in ("raise", "open", "closed")
+            for store in (STORED, {})
+        ],
+    }
+    for message, several in wrong.items():
+        for options in several:
+            with pytest.raises(ValueError, match=message):
+                RateLimiter("1/s", **options)
+    assert RateLimiter("1/s").statistics().store_up is None
+
+
+@pytest.mark.parametrize("limiter", [RateLimiter, KeyedRateLimiter])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, math.nan, math.inf, "x", True])
+def test_local_share_out_of_range_is_rejected(limiter: Any, wrong: object) -> None:
+    is_number = isinstance(wrong, int | float) and not isinstance(wrong, bool)
+    message = "local_share must be .* such as 1/8 for 8 processes"
+    for choice in ("raise", "local"):
+        for limits in ({"rate_limit": "1/s"}, {"concurrency_limit": SharedConcurrency(4)}):
+            with pytest.raises(ValueError if is_number else TypeError, match=message):
+                limiter(local_share=wrong, on_store_error=choice, **STORED, **limits)

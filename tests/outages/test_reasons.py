@@ -1,0 +1,74 @@
+"""The message of a `StoreUnavailable` has the reason of the outage, for each driver."""
+
+import gc
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trustme
+
+from aiothrottle import RateLimiter, StoreUnavailable
+from tests.outages.drivers import leaks_sockets, store_on
+from tests.support.servers import FaultProxy, Process, Valkey, free_port, need_emcache
+
+pytestmark = leaks_sockets
+
+REDIS = ("redis once", "valkey-py")
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect what drivers leave here, and not in a later test."""
+    yield
+    gc.collect()
+
+
+async def reasons(driver: str, port: int, **options: Any) -> list[str]:
+    """Return what a limiter and the store itself report of the outage; also the second time."""
+    found: list[str] = []
+    async with store_on(driver, port, **options) as store:
+        limiter = RateLimiter("1/s", store=store, key="key")
+        for call in (limiter.acquire, limiter.peek, lambda: store.clear("key")):
+            with pytest.raises(StoreUnavailable) as caught:
+                await call()
+            assert caught.value.__cause__ is not None
+            found.append(str(caught.value))
+    return found
+
+
+@pytest.mark.parametrize("driver", [*REDIS, "mongodb"])
+async def test_refused_connection_is_reported(driver: str) -> None:
+    for reason in await reasons(driver, free_port(), timeout=0.4):
+        assert "Connect call failed" in reason or "Connection refused" in reason
+
+
+async def test_memcached_error_names_the_logger_with_the_reason() -> None:
+    need_emcache()
+    port = free_port()
+    # While it connects, the driver counts a missing connection: not each call has the reason.
+    reported = [it for it in await reasons("memcached", port) if f"port={port}" in it]
+    assert reported
+    assert all("the logger 'emcache' has the reason" in reason for reason in reported)
+
+
+async def test_wrong_password_is_reported_and_not_shown(own_valkey: Valkey, mongo: Process) -> None:
+    own_valkey.command("CONFIG", "SET", "requirepass", "right")
+    login: dict[str, Any] = {"username": "ann", "password": "sesame"}
+    found = await reasons("mongodb", mongo.port, **login)
+    for driver in REDIS:
+        found += await reasons(driver, own_valkey.port, password="sesame")
+    for reason in found:
+        assert "authentication failed" in reason or "invalid username-password pair" in reason
+        assert "sesame" not in reason
+
+
+async def test_untrusted_certificate_is_reported(valkey: Valkey, mongo: Process) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate: Any = trustme.CA().issue_cert("127.0.0.1")
+    certificate.configure_cert(context)
+    async with FaultProxy(valkey.port, context) as proxy, FaultProxy(mongo.port, context) as other:
+        found = await reasons("mongodb", other.port, timeout=0.4, tls=True)
+        for driver in REDIS:
+            found += await reasons(driver, proxy.port, ssl=True)
+    assert all("certificate verify failed" in reason for reason in found)

@@ -1,0 +1,155 @@
+"""`on_store_error="local"`: the share of each process, given by the user or counted.
+
+In virtual time.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiothrottle import KeyedRateLimiter, RateLimiter
+from aiothrottle.algorithms import (
+    Algorithm,
+    FixedWindow,
+    LeakyBucket,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+)
+from aiothrottle.stores.health import Health
+from aiothrottle.stores.process_count import ProcessCounter
+from aiothrottle.testing import greatest_count
+from aiothrottle.testing.store_contract import ManualClock
+from tests.outages.processes import OUTAGES, Workers, back, limiter_on, process
+from tests.support.failing import Client, Server
+from tests.support.stored import DictStore
+from tests.support.virtually import visit, visits
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+@pytest.mark.parametrize("rate", ["20/s", ["20/s", "60/5s"]])
+async def test_local_shares_the_limit_without_bursts(mode: str, rate: str | list[str]) -> None:
+    server = Server()
+    server.latency = 0.002
+    workers = Workers(*(limiter_on(server, "local", rate) for _ in range(4)), tasks=8)
+    await asyncio.sleep(5.0)
+    server.mode = mode
+    await asyncio.sleep(5.0)
+    await back(server, 10.0)
+    # A reservation may be used 20 ms late.
+    assert greatest_count(workers.granted_at, 0.98) <= 20
+    if rate == "20/s":
+        # At most a second is spent waiting for the first call without an answer.
+        assert workers.count(6.1, 10.0) >= 0.9 * 60
+        assert workers.count(12.0, 20.0) >= 0.9 * 8 * 20
+    else:
+        assert greatest_count(workers.granted_at, 4.98) <= 60
+        assert workers.count(10.0, 20.0) >= 0.9 * 120 - 60
+
+
+async def test_local_counts_the_tokens_spent_before_the_outage() -> None:
+    server = Server()
+    other, limiter = (limiter_on(server, "local", guard=0.0) for _ in range(2))
+    await limiter.peek()
+    await asyncio.gather(*visits(other, 20))
+    await limiter.peek()
+    server.mode = "refuses"
+    assert await visit(limiter) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "algorithm"),
+    [
+        ("refuses", SlidingWindowLog),
+        ("stalls", FixedWindow),
+        ("drops", SlidingWindowCounter),
+        ("stalls", TokenBucket),
+    ],
+)
+async def test_each_process_uses_exactly_its_given_share(mode: str, algorithm: Any) -> None:
+    server = Server()
+    server.latency = 0.002
+    options: dict[str, Any] = {"guard": 0.0, "algorithm": algorithm}
+    groups = {
+        share: Workers(limiter_on(server, "local", local_share=share, **options), tasks=12)
+        for share in (0.25, 0.5)
+    }
+    await asyncio.sleep(2.5)
+    server.mode = mode
+    await asyncio.sleep(22.5)
+    for share, workers in groups.items():
+        # In the first seconds of the outage the tokens of the others count as well.
+        assert workers.count(6.5, 24.5) == 18 * 20 * share
+    await back(server, 8.0)
+    assert sum(workers.count(28.0, 33.0) for workers in groups.values()) >= 0.9 * 5 * 20
+
+
+async def test_given_share_is_that_of_each_key() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiter = KeyedRateLimiter(
+        "100/min", store=Client(server), key="k", on_store_error="local", local_share=0.25
+    )
+    for key in ("a", "b"):
+        assert [bool(await limiter.try_acquire(key)) for _ in range(30)].count(True) == 25
+
+
+async def test_processes_are_counted_by_any_store() -> None:
+    """Once in ten seconds, and an ended one is not counted for long."""
+    server = Server()
+    stores = [Client(server) for _ in range(4)]
+    limiters = [
+        RateLimiter("20/s", store=store, key="k", on_store_error="local") for store in stores
+    ]
+    workers = Workers(*limiters, limiter_on(server, "local", local_share=0.25), tasks=4)
+    await asyncio.sleep(15.0)
+    assert [Health.of(store).counter.processes for store in stores] == [4] * 4
+    for task in workers.tasks[0::5]:
+        task.cancel()
+    await asyncio.sleep(45.0)
+    assert [Health.of(store).counter.processes for store in stores[1:]] == [3] * 3
+    store = DictStore({}, clock := ManualClock())
+    counters = [ProcessCounter() for _ in range(3)]
+    for counter in counters:
+        await counter.register(store)
+        clock.advance(10.0)
+    assert [counter.processes for counter in counters] == [1, 2, 3]
+    clock.advance(15.0)
+    await counters[2].register(store)
+    assert counters[2].processes == 1
+
+
+# The limit, the share, and how many requests it grants a second, on an average: in a window a share
+# is a whole number of tokens.
+AVERAGES: list[tuple[Algorithm[Any], float, float]] = [
+    (SlidingWindowLog("10/s"), 1 / 2, 5),
+    (SlidingWindowLog("10/s"), 1 / 3, 3),
+    (SlidingWindowLog("10/s"), 1 / 8, 1),
+    (SlidingWindowLog("3/s"), 1 / 8, 1 / 3),
+    (TokenBucket("3/s"), 1 / 2, 1.5),
+    (TokenBucket("3/s"), 1 / 8, 3 / 8),
+    (LeakyBucket("3/s"), 1 / 2, 1.5),
+    (LeakyBucket("3/s"), 1 / 8, 3 / 8),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "share", "average"), AVERAGES, ids=repr)
+async def test_shares_add_up(algorithm: Algorithm[Any], share: float, average: float) -> None:
+    server, limiter = process("local", None, algorithm=algorithm, local_share=share, guard=0.0)
+    server.mode = "refuses"
+    await limiter.peek()
+    workers = Workers(limiter, tasks=1)
+    await asyncio.sleep(80.0)
+    assert average * 80 - 1 <= len(workers.granted_at) <= average * 80 + 1 + 10 * share
+
+
+async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
+    server, limiter = process("local", "10/s", local_share=0.25, guard=0.0)
+    server.mode = "refuses"
+    assert await limiter.try_acquire(5)  # twenty, so two seconds' worth
+    assert await visit(limiter) == 2.0
+    server, limiter = process("local", "2/s", local_share=5e-324, guard=0.0)
+    server.mode = "refuses"
+    assert [bool(await limiter.try_acquire(cost)) for cost in (0, 1, 1)] == [True, True, False]
+    assert await visit(limiter) == pytest.approx(10_002, rel=0.5)

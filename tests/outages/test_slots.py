@@ -1,0 +1,145 @@
+"""Shared slots in an outage: which a process may use, and what the store learns afterwards.
+
+In virtual time. `test_choices.py` has what each `on_store_error` serves.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency, StoreUnavailable
+from tests.outages.processes import OUTAGES
+from tests.support.failing import Client, Server
+from tests.support.sharing import Link, Shared, share
+from tests.support.virtually import now, turns
+
+UNREACHABLE = StoreUnavailable("unreachable")
+
+# The tasks that acquire; a permit without a reference would be released.
+came: list[asyncio.Task[Permit]] = []
+
+
+async def inside(limiter: RateLimiter, count: int) -> int:
+    """Start `count` requests; return how many are granted soon."""
+    tasks = [asyncio.create_task(limiter.acquire()) for _ in range(count)]
+    came.extend(tasks)
+    await asyncio.sleep(0.5)
+    return sum(task.done() for task in tasks)
+
+
+async def test_open_slots_count_when_the_store_returns() -> None:
+    link = Link(Shared())
+    limiter = share(link, on_store_error="open")
+    other = share(Link(link.shared), on_store_error="open")
+    link.error = UNREACHABLE
+    assert await inside(limiter, 100) == 100
+    link.error = None
+    await asyncio.sleep(2.0)
+    assert link.free(3) == 3 - 100
+    assert await inside(other, 1) == 0
+    assert not await limiter.try_acquire()
+
+
+@pytest.mark.parametrize(
+    ("limit", "per_process", "given", "slots"),
+    [
+        (100, None, 0.25, 25),
+        (100, None, 0.29, 29),  # 0.29 * 100 is below 29
+        (7, None, 0.5, 3),
+        (3, None, 0.125, 1),
+        (3, None, 1, 3),
+        (3, 2, None, 2),
+        (10, 2, 0.5, 2),
+    ],
+)
+async def test_share_of_slots_is_bounded_and_rounded_down(
+    limit: int, per_process: int | None, given: float | None, slots: int
+) -> None:
+    shared = Shared()
+    links = [Link(shared), Link(shared)]
+    options: dict[str, Any] = {"on_store_error": "local", "local_share": given}
+    limiter, other = (share(link, limit, per_process=per_process, **options) for link in links)
+    permit = await other.acquire()
+    for link in links:
+        link.error = UNREACHABLE
+    assert await inside(limiter, limit + 1) == slots
+    assert await inside(other, limit + 1) == slots - 1  # it holds one slot already
+    permit.release()
+    await turns()
+    assert other.statistics().in_flight == slots
+
+
+async def test_tries_while_the_first_call_hangs_get_its_outcome() -> None:
+    link = Link(Shared())
+    link.latency, link.error = 0.2, UNREACHABLE
+    limiter = share(link, on_store_error="closed")
+    trying = asyncio.create_task(limiter.try_acquire())
+    await asyncio.sleep(0.05)
+    peeking = asyncio.create_task(limiter.peek())
+    assert not await trying
+    assert not await peeking
+    assert now() < 0.3
+
+
+async def test_error_that_is_no_outage_ends_the_fallback() -> None:
+    link = Link(Shared())
+    limiter = share(link, on_store_error="local")
+    link.error = UNREACHABLE
+    _held = await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns()
+    link.error = ValueError("damaged")
+    for call in (waiter, limiter.try_acquire()):
+        with pytest.raises(ValueError, match="damaged"):
+            await call
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+async def test_held_slot_is_renewed_when_the_store_returns(mode: str) -> None:
+    server = Server()
+    limiter, other = (
+        RateLimiter(concurrency_limit=SharedConcurrency(1, 30.0), store=Client(server), key="x")
+        for _ in range(2)
+    )
+    permit = await limiter.acquire()
+    server.mode = mode
+    with pytest.raises(StoreUnavailable):
+        await other.acquire()
+    await asyncio.sleep(24)
+    server.mode = "up"
+    waiter = asyncio.create_task(other.acquire())
+    await asyncio.sleep(100)
+    assert not waiter.done()
+    permit.release()
+    await waiter
+    assert now() < 127
+
+
+async def test_failed_release_is_retried_with_few_calls() -> None:
+    link = Link(Shared())
+    limiter = share(link, limit=10, lease=30.0)
+    permits = [await limiter.acquire() for _ in range(10)]
+    link.error = UNREACHABLE
+    asked = len(link.claims)
+    for permit in permits:
+        permit.release()
+        await turns()
+    assert len(link.claims) == asked + 1
+    link.error = None
+    await asyncio.sleep(1)
+    assert link.shared.is_empty
+
+
+async def test_release_is_not_retried_after_the_lease() -> None:
+    link = Link(Shared())
+    limiters = KeyedRateLimiter(concurrency_limit=SharedConcurrency(1, 3.0), store=link, key="x")
+    permit = await limiters.acquire("ann")
+    link.error = UNREACHABLE
+    permit.release()
+    asked: list[int] = []
+    for seconds in (1.0, 2.1, 1000.0):  # the lease ends in the second pause
+        await asyncio.sleep(seconds)
+        asked.append(len(link.claims))
+    assert asked[0] < asked[1] == asked[2]
+    assert "ann" not in limiters  # it has nothing to do, and is forgotten

@@ -1,0 +1,255 @@
+"""Processes that compete for one key: each gets its turn, few calls are in vain, and none gives up.
+
+Also the guard that makes up for answers that come late, each by another delay.
+"""
+
+import asyncio
+import random
+from bisect import bisect_left
+from typing import Any
+
+import pytest
+
+from aiothrottle import (
+    FixedWindow,
+    LeakyBucket,
+    RateLimiter,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores import Key, Loaded, MemoryStore
+from aiothrottle.stores.contention import Contention
+from aiothrottle.testing import greatest_count
+from aiothrottle.testing.store_contract import ManualClock
+from tests.support.failing import Client, Server
+from tests.support.stored import DictStore
+from tests.support.virtually import now, virtual
+from tests.support.watching import Watched, cancel
+
+
+def evenness(counts: list[int]) -> float:
+    """Return Jain's index: 1 if all are equal."""
+    return float(sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)))
+
+
+async def granted(limiters: list[RateLimiter], seconds: float, tasks: int = 1) -> list[int]:
+    """Have each limiter ask all the time; return how often each was granted."""
+    counts = [0] * len(limiters)
+
+    async def work(place: int) -> None:
+        while True:
+            async with limiters[place].throttle():
+                counts[place] += 1
+
+    working = [
+        asyncio.create_task(work(place)) for place in range(len(limiters)) for _ in range(tasks)
+    ]
+    await asyncio.sleep(seconds)
+    await cancel(*working)
+    for limiter in limiters:
+        await limiter.aclose()
+    return counts
+
+
+# ---- more processes than tokens of a second ------------------------------------------------------
+
+
+@virtual
+async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
+    # One store, from which each process is a little further away.
+    latencies = [0.001 + 0.0001 * process for process in range(8)]
+    stores = [Watched(latency=latency, way=latency / 2) for latency in latencies]
+    for store in stores:
+        store._entries = stores[0]._entries
+    limiters = [RateLimiter("10/s", store=store, key="k", guard=0.0) for store in stores]
+    counts = await granted(limiters, 60.0, tasks=2)
+    assert sum(counts) >= 595
+    assert evenness(counts) >= 0.97
+
+
+@virtual
+async def test_many_processes_are_granted_in_turn_and_one_left_alone_reserves_less() -> None:
+    store = Watched(latency=0.001)
+    limiters = [RateLimiter(10, store=store, key="k") for _ in range(65)]
+    alone = asyncio.create_task(granted(limiters[:1], 100.0))
+    counts = await granted(limiters[1:], 65.0)
+    assert sum(counts) >= 10 * 63
+    assert max(counts) - min(counts) <= 3
+    assert len(store.horizons) < 1.6 * 650
+    assert store.horizons[-1] > 5.0
+    await asyncio.sleep(30.0)
+    assert store.horizons[-1] < 3.0
+    await alone
+
+
+# ---- compare and swap ----------------------------------------------------------------------------
+
+ROUND_TRIP, SECONDS = 0.002, 4.0
+ATTEMPTS = SECONDS / (2 * ROUND_TRIP)  # of one process alone
+
+
+class Distant(DictStore):
+    """The store of one process: what it loads is old when it arrives."""
+
+    won = lost = 0
+
+    async def load(self, key: Key) -> Loaded:
+        await asyncio.sleep(ROUND_TRIP / 2)
+        loaded = await super().load(key)
+        await asyncio.sleep(ROUND_TRIP / 2)
+        return loaded
+
+    async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:
+        await asyncio.sleep(ROUND_TRIP / 2)
+        swapped = await super().swap(key, mark, data, seconds)
+        await asyncio.sleep(ROUND_TRIP / 2)
+        self.won += swapped
+        self.lost += not swapped
+        return swapped
+
+
+async def compete(processes: int) -> tuple[list[int], int]:
+    """Have so many processes change one record; return the swaps that each won, and those lost."""
+    records: dict[Key, bytes] = {}
+    clock = ManualClock()
+    stores = [Distant(records, clock) for _ in range(processes)]
+
+    end = now() + SECONDS
+
+    async def change(store: Distant) -> None:
+        while now() < end:
+            await store.record("key", TokenBucket("1000000/s"))
+
+    async with asyncio.TaskGroup() as group:  # a `StoreUnavailable` would end it
+        for store in stores:
+            group.create_task(change(store))
+    return [store.won for store in stores], sum(store.lost for store in stores)
+
+
+@virtual
+async def test_processes_lose_few_swaps_take_turns_and_never_give_up() -> None:
+    (won,), lost = await compete(1)
+    assert won == pytest.approx(ATTEMPTS, abs=2), "one alone never pauses"
+    assert not lost
+    each_won, lost = await compete(8)
+    assert sum(each_won) > 0.75 * ATTEMPTS
+    assert lost < 1.6 * sum(each_won)
+    assert evenness(each_won) > 0.95
+    each_won, _ = await compete(100)
+    assert sum(each_won) > ATTEMPTS
+
+
+def test_contention_of_idle_keys_is_forgotten() -> None:
+    contention = Contention()
+    for number in range(10_000):
+        contention.note(str(number), now=0.0, seconds=0.01, lost=True)
+    assert len(contention) <= 4096
+    assert contention.longest_pause("9999", now=0.0) == 0.01
+    assert contention.longest_pause("9999", now=60.0) == 0.0
+    assert len(contention) <= 4095
+
+
+# ---- the guard -----------------------------------------------------------------------------------
+
+
+class Jittery(Client):
+    """A store whose answers come up to 20 ms late, each by another delay."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.seen: Algorithm[Any] | None = None
+
+    async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        self.seen = arguments[1]
+        answer = await super().ask(method, *arguments, **options)
+        await asyncio.sleep(random.uniform(0.0, 0.02))
+        return answer
+
+
+async def observe(rate: int, seconds: float, guard: float | None = None) -> list[float]:
+    """Return when the requests of all processes arrive at an observer."""
+    random.seed(rate)
+    server = Server()
+    server.latency = 0.001
+    seen: list[float] = []
+
+    async def work(limiter: RateLimiter) -> None:
+        while now() < seconds:
+            async with limiter.throttle():
+                seen.append(now() + random.uniform(0.0, 0.004))
+
+    limits: dict[str, Any] = {"guard": guard, "key": "k"}
+    members = [RateLimiter(f"{rate}/s", store=Jittery(server), **limits) for _ in range(8)]
+    workers = max(2, rate // 8)
+    await asyncio.gather(*(work(member) for member in members for _ in range(workers)))
+    return sorted(seen)
+
+
+@pytest.mark.parametrize("rate", [10, 100, 1000])
+@virtual
+async def test_observer_counts_the_limit_and_most_of_it_with_a_guard(rate: int) -> None:
+    periods = 3
+    seen = await observe(rate, periods + 3.0)
+    assert greatest_count(seen, 1.0) <= rate
+    first = bisect_left(seen, 1.5)
+    assert periods / (seen[first + periods * rate] - seen[first]) >= 0.95
+    if rate == 10:
+        assert greatest_count(await observe(10, now() + 8.0, guard=0.0), 1.0) > 10
+
+
+class Seeing(MemoryStore):
+    """A store in one process that notes by which algorithm it decides."""
+
+    seen: Algorithm[Any] | None = None
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Any:
+        self.seen = algorithm
+        return await super().peek(key, algorithm, cost)
+
+
+async def periods(limiter: RateLimiter, store: Jittery | Seeing) -> list[float]:
+    """Return the periods of the rates by which the store decides."""
+    await limiter.peek()
+    algorithm: Any = store.seen
+    return [part.rate.period for part in getattr(algorithm, "algorithms", [algorithm])]
+
+
+@pytest.mark.parametrize(
+    ("rate", "options", "expected"),
+    [
+        ("10/s", {}, [1.045]),
+        *(("10/s", {"algorithm": it}, [1.045]) for it in (SlidingWindowCounter, TokenBucket)),
+        ("10/s", {"algorithm": LeakyBucket}, [1.045]),
+        ("10/s", {"algorithm": FixedWindow}, [1.0]),
+        ("10/100ms", {}, [0.1045]),
+        ("10/min", {}, [60.05]),
+        (["10/s", "100/min"], {}, [1.045, 60.045]),
+        ("10/s", {"guard": 0.0}, [1.0]),
+        ("10/s", {"guard": 0.2}, [1.2]),
+    ],
+)
+@virtual
+async def test_default_guard_is_a_part_of_the_shortest_period(
+    rate: Any, options: dict[str, Any], expected: list[float]
+) -> None:
+    store = Jittery(Server())
+    limiter = RateLimiter(rate, store=store, key="k", **options)
+    assert await periods(limiter, store) == pytest.approx(expected)
+    if isinstance(rate, str):
+        limiter.update(rate_limit="20/s")
+        updated = expected[0] if rate == "10/s" else 1.045
+        assert await periods(limiter, store) == [pytest.approx(updated)]
+
+
+@virtual
+async def test_store_in_one_process_and_given_numbers_get_no_guard() -> None:
+    memory, far = Seeing(clock=now), Jittery(Server())
+    assert await periods(RateLimiter("10/s", store=memory, key="k"), memory) == [1.0]
+    guarded = RateLimiter("10/s", guard=0.2, store=memory, key="k")
+    assert await periods(guarded, memory) == [1.2]
+    for algorithm in (WaitUntil(1, 5, 10), SlidingWindowLog("10/s")):
+        await RateLimiter(algorithm=algorithm, store=far, key=repr(algorithm)).peek()
+        assert far.seen is algorithm

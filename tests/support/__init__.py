@@ -1,0 +1,1 @@
+"""What several test files use: servers, clients, schedules, and times."""

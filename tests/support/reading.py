@@ -1,0 +1,18 @@
+"""Read a response in a test, at a fixed time."""
+
+from datetime import UTC, datetime
+
+from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+EPOCH = int(NOW.timestamp())
+
+
+def read(
+    *headers: tuple[str, str],
+    status: int = 200,
+    body: str | bytes | None = None,
+    profile: Profile | None = None,
+    now: datetime = NOW,
+) -> ServerLimits:
+    return parse_rate_limit(status, headers, now, body, profile)

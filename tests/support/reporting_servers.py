@@ -1,0 +1,227 @@
+"""Servers that limit requests and report it, as widespread frameworks do: pure models.
+
+Each model states what its framework sends, read from its source in the versions named: which
+fields, how they are rounded, and when its windows begin. Time is an argument, by the clock of the
+server.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import partial
+from typing import Protocol
+
+LIMIT, PERIOD = 20, 1.0
+
+Answer = tuple[int, dict[str, str]]
+#: Headers by the time, the time of the reset and the remainder.
+Report = Callable[[float, float, int], dict[str, str]]
+
+
+class Server(Protocol):
+    """Answers a request that arrives at `now` with a status and headers."""
+
+    def answer(self, now: float) -> Answer: ...
+
+
+def _date(now: float, renewed: float = 0.0) -> dict[str, str]:
+    """Return the Date; uvicorn renews it once a second, `renewed` seconds after its begin."""
+    return {"Date": formatdate(math.floor(now - renewed), usegmt=True)}
+
+
+_LATE = 0.9
+
+
+class Windows:
+    """Fixed windows; each begins with the first request after the end of the one before."""
+
+    def __init__(
+        self,
+        report: Report,
+        throttled: Callable[[float, float], str],
+        *,
+        limit: int = LIMIT,
+        period: float = PERIOD,
+        renewed: float = 0.0,
+    ) -> None:
+        self.limit, self.period = limit, period
+        self._report, self._throttled, self._renewed = report, throttled, renewed
+        self._resets_at, self._count = -math.inf, 0
+
+    def answer(self, now: float) -> Answer:
+        if now >= self._resets_at:
+            self._resets_at, self._count = now + self.period, 0
+        self._count += 1
+        headers = self._report(now, self._resets_at, max(0, self.limit - self._count))
+        headers |= _date(now, self._renewed)
+        if self._count <= self.limit:
+            return 200, headers
+        return 429, headers | {"Retry-After": self._throttled(now, self._resets_at)}
+
+
+def _wait(now: float, resets_at: float) -> int:
+    return math.ceil(resets_at - now)
+
+
+def _rounded_up(now: float, resets_at: float) -> str:
+    return str(_wait(now, resets_at))
+
+
+def _fields(prefix: str, limit: int, remaining: int, reset: object) -> dict[str, str]:
+    values = {"Limit": limit, "Remaining": remaining, "Reset": reset}
+    return {f"{prefix}{name}": str(value) for name, value in values.items()}
+
+
+def express_legacy(limit: int = LIMIT, period: float = PERIOD) -> Server:
+    """express-rate-limit 8, `legacyHeaders`: epoch seconds, rounded up."""
+    return Windows(
+        lambda _, at, left: _fields("X-RateLimit-", limit, left, math.ceil(at)),
+        _rounded_up,
+        limit=limit,
+        period=period,
+    )
+
+
+#: With a reset and a Retry-After in seconds, rounded up.
+ROUNDED_UP: dict[str, Report] = {
+    # express-rate-limit 8 and hono-rate-limiter, `standardHeaders`.
+    "express, draft 6": lambda now, at, left: {
+        "RateLimit-Policy": f"{LIMIT};w=1",
+        **_fields("RateLimit-", LIMIT, left, _wait(now, at)),
+    },
+    "express, draft 7": lambda now, at, left: {
+        "RateLimit-Policy": f"{LIMIT};w=1",
+        "RateLimit": f"limit={LIMIT}, remaining={left}, reset={_wait(now, at)}",
+    },
+    "express, draft 8": lambda now, at, left: {
+        "RateLimit-Policy": f'"20-in-1sec"; q={LIMIT}; w=1; pk=:MTI3LjAuMC4x:',
+        "RateLimit": f'"20-in-1sec"; r={left}; t={_wait(now, at)}',
+    },
+    # @fastify/rate-limit 11.
+    "Fastify": lambda now, at, left: _fields("x-ratelimit-", LIMIT, left, _wait(now, at)),
+}
+
+
+def koa(limit: int = LIMIT, period: float = PERIOD) -> Server:
+    """koa-ratelimit 6, memory: an exact epoch; the wait of a 429 is cut, so it is mostly 0."""
+    return Windows(
+        lambda _, at, left: _fields("X-RateLimit-", limit, left, f"{at:.6f}"),
+        lambda now, at: str(int(at - now)),
+        limit=limit,
+        period=period,
+    )
+
+
+def of_limits(reset: Callable[[float], float], renewed: float = 0.0) -> Server:
+    """Servers on the package limits: a reset a second too late; Retry-After with a 200."""
+    return Windows(
+        lambda now, at, left: {
+            **_fields("X-RateLimit-", LIMIT, left, reset(at)),
+            "Retry-After": str(int(reset(at) - now)),
+        },
+        lambda now, at: str(int(reset(at) - now)),
+        renewed=renewed,
+    )
+
+
+def rate_limiter_flexible() -> Server:
+    """rate-limiter-flexible, with the headers of its README: milliseconds in Retry-After."""
+    return Windows(
+        lambda now, at, left: {
+            "Retry-After": f"{at - now:.3f}",
+            **_fields("X-RateLimit-", LIMIT, left, math.ceil(at)),
+        },
+        lambda now, at: f"{at - now:.3f}",
+    )
+
+
+class Nest:
+    """@nestjs/throttler 6: a sliding log, and a reset of a window that does not slide.
+
+    A throttled request is followed by a block as long as the window; its response has a
+    Retry-After only.
+    """
+
+    def __init__(self) -> None:
+        self._hits: deque[float] = deque()
+        self._expires_at = -math.inf
+        self._blocked_until = -math.inf
+
+    def answer(self, now: float) -> Answer:
+        while self._hits and self._hits[0] <= now:
+            self._hits.popleft()
+        if now >= self._expires_at:
+            self._expires_at = now + PERIOD
+        if now >= self._blocked_until > -math.inf:
+            self._hits.clear()
+            self._blocked_until = -math.inf
+        if self._blocked_until == -math.inf:
+            self._hits.append(now + PERIOD)
+            if len(self._hits) > LIMIT:
+                self._blocked_until = now + PERIOD
+        if self._blocked_until > -math.inf:
+            wait = {"Retry-After": str(math.ceil(self._blocked_until - now))}
+            return 429, _date(now) | wait
+        reset = math.ceil(self._expires_at - now)
+        return 200, _date(now) | _fields("X-RateLimit-", LIMIT, LIMIT - len(self._hits), reset)
+
+
+class Litestar:
+    """Litestar 2: windows begin and end with the seconds of the clock."""
+
+    def __init__(self) -> None:
+        self._resets_at = 0
+        self._count = 0
+
+    def answer(self, now: float) -> Answer:
+        second = int(now)
+        if second >= self._resets_at:
+            self._resets_at, self._count = second + int(PERIOD), 0
+        admitted = self._count < LIMIT
+        self._count += admitted
+        reset = self._resets_at - second
+        headers = {
+            "RateLimit-Policy": f"{LIMIT}; w=1",
+            **_fields("RateLimit-", LIMIT, LIMIT - self._count, reset),
+        }
+        return (200 if admitted else 429), _date(now, _LATE) | headers
+
+
+class Quart:
+    """Quart-Rate-Limiter: GCRA; the reset is when everything is back, rounded up."""
+
+    def __init__(self) -> None:
+        self._full_at = -math.inf
+
+    def answer(self, now: float) -> Answer:
+        each = PERIOD / LIMIT
+        wait = self._full_at - now - (PERIOD - each)
+        if wait <= 0.0:
+            self._full_at = max(self._full_at, now) + each
+        used = max(0.0, self._full_at - now)
+        headers = _fields("RateLimit-", LIMIT, int((PERIOD - used) / each + 1e-9), math.ceil(used))
+        if wait <= 0.0:
+            return 200, _date(now, _LATE) | headers
+        return 429, _date(now, _LATE) | headers | {"Retry-After": str(math.ceil(wait))}
+
+
+class Silent:
+    """A server that reports nothing."""
+
+    def answer(self, now: float) -> Answer:
+        return 200, _date(now)
+
+
+REPORTING: dict[str, Callable[[], Server]] = {
+    "express, legacy": express_legacy,
+    **{name: partial(Windows, report, _rounded_up) for name, report in ROUNDED_UP.items()},
+    "koa": koa,
+    "NestJS": Nest,
+    "Litestar": Litestar,
+    "Quart": Quart,
+    # Flask-Limiter 4, fixed windows: an epoch, cut. slowapi 0.1: the same, but not cut.
+    "Flask-Limiter": lambda: of_limits(lambda at: int(at + 1)),
+    "slowapi": lambda: of_limits(lambda at: at + 1, renewed=_LATE),
+    "rate-limiter-flexible": rate_limiter_flexible,
+}

@@ -1,0 +1,99 @@
+"""What servers admit, as pure functions of time, each modelled on the documentation of its server.
+
+benchmarks/real_servers measures the real ones.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Admits: TypeAlias = Callable[[float], bool]
+"""Decides about a request that arrives at that time, which never decreases."""
+
+
+def nginx(rate: int, burst: int) -> Admits:
+    """`limit_req` with nodelay: a leaky bucket in thousandths of a request, on a clock of ms."""
+    excess, last = 0, -1
+
+    def admits(now: float) -> bool:
+        nonlocal excess, last
+        ms = int(now * 1000)
+        wanted = 0 if last < 0 else max(0, excess - rate * (ms - last) + 1000)
+        if wanted > burst * 1000:
+            return False
+        excess, last = wanted, ms
+        return True
+
+    return admits
+
+
+def token_bucket(rate: float, burst: float, debt: float = 0.0) -> Admits:
+    """An exact bucket; with a debt of 0.5 Traefik's, which delays what is early by half a token."""
+    tokens, last = burst, 0.0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, last
+        tokens, last = min(burst, tokens + (now - last) * rate), now
+        if tokens < 1.0 - debt:
+            return False
+        tokens -= 1.0
+        return True
+
+    return admits
+
+
+def vsthrottle(limit: int) -> Admits:
+    """Varnish' bucket, in whole tokens: a fraction is lost at each request that is admitted."""
+    tokens, last = limit, 0.0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, last
+        filled = min(limit, tokens + int((now - last) * limit))
+        if not filled:
+            return False
+        tokens, last = filled - 1, now
+        return True
+
+    return admits
+
+
+def envoy(size: int, interval: float) -> Admits:
+    """`local_ratelimit`: a bucket that is filled up at intervals."""
+    tokens, fills = size, 0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, fills
+        if int(now / interval) > fills:
+            tokens, fills = size, int(now / interval)
+        if not tokens:
+            return False
+        tokens -= 1
+        return True
+
+    return admits
+
+
+def sliding_counter(limit: int) -> Admits:
+    """HAProxy's `http_req_rate(1s) gt`: the second before counts in part, and so do 429s."""
+    counts: dict[int, int] = {}
+
+    def admits(now: float) -> bool:
+        second = int(now)
+        counts[second] = counts.get(second, 0) + 1
+        before = counts.get(second - 1, 0) * (second + 1 - now)
+        return counts[second] + int(before) <= limit
+
+    return admits
+
+
+def rolling_window(limit: int) -> Admits:
+    """A window of a second, exact."""
+    log: list[float] = []
+
+    def admits(now: float) -> bool:
+        log[:] = [at for at in log if at > now - 1.0]
+        if len(log) >= limit:
+            return False
+        log.append(now)
+        return True
+
+    return admits

@@ -1,0 +1,62 @@
+"""Helpers for tests in virtual time."""
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, TypeAlias
+
+from aiothrottle import RateLimiter
+from aiothrottle.testing import VirtualTimeLoop
+
+P = ParamSpec("P")
+Cost: TypeAlias = float | Mapping[str, float]
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int = 10) -> None:
+    """Let the loop turn `count` times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def visit(
+    limiter: RateLimiter, cost: Cost | None = None, *, stay: float = 0.0, **options: Any
+) -> float:
+    """Enter the limiter once, and return the time of the grant."""
+    given: tuple[Any, ...] = (
+        () if cost is None else (cost,)
+    )  # a default cost may take the fast path
+    async with limiter.throttle(*given, **options):
+        began = now()
+        if stay:
+            await asyncio.sleep(stay)
+        return began
+
+
+def visits(
+    limiter: RateLimiter, count: int, cost: Cost | None = None, **options: Any
+) -> list[asyncio.Task[float]]:
+    """Start so many visits at once."""
+    return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
+
+
+def counts(limiter: RateLimiter) -> tuple[int, int]:
+    """Return (in flight, waiting), without a change to the limiter, unlike `statistics`."""
+    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
+    assert found is not None
+    return int(found[1]), int(found[2])
