@@ -41,11 +41,11 @@ class Watched(AdaptiveRate):
         super().__init__(initial, minimum=truth / 100, maximum=20 * truth)
         object.__setattr__(self, "seen", [(0.0, initial)])  # frozen
 
-    def succeeded(self, state: RateState, now: float, sent_at: float, cost: float = 1.0) -> None:  # noqa: D102
+    def succeeded(self, state: RateState, now: float, sent_at: float, cost: float = 1.0) -> None:
         super().succeeded(state, now, sent_at, cost)
         self._see(now, state.rate)
 
-    def throttled(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:  # noqa: D102
+    def throttled(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:
         super().throttled(state, now, sent_at, pause)
         self._see(now, state.rate)
 

@@ -255,11 +255,11 @@ def report(
         found.want(f"{name}: CPU, dearest beside cheapest size", max(flat) / min(flat), 2.5)
         for size in sizes:
             ratio = beside_gate(name, size, cpu)
-            found.want(f"{name}: CPU of {size:,}, beside the bare gate", ratio, 1.4)
+            found.want(f"{name}: CPU of {size:,}, beside the bare gate", ratio, 1.25)
         ratio = middle(name, most, over_ideal) / best
         found.want(f"{name}: time over ideal of {most:,}, beside the peers' best", ratio, 1.1)
         ratio = bytes_each[name] / bytes_each[GATE]
-        found.want(f"{name}: memory, beside the bare gate", ratio, 1.15)
+        found.want(f"{name}: memory, beside the bare gate", ratio, 1.1)
         turn = middle(name, most, per_1000) * 1e3
         found.want(f"{name}: turn of the loop per 1,000 grants, {most:,} wait", turn, 5, " ms")
     return found

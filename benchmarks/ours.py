@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from contestant import Contestant, Made, MadeForKey
 from promises import Bucket, Window
@@ -48,18 +48,14 @@ def window_burst_1(rate: int, burst: int) -> Contestant | None:
     """Never more than the rate in any second, paced too: `RateLimiter(rate, burst=1)`."""
     if burst != 1:
         return None
-    make = cast("Callable[..., RateLimiter]", RateLimiter)
-    try:
-        limiter = make(rate, _concurrency(rate), burst=1)
-    except TypeError:
-        return None
+    limiter = RateLimiter(rate, concurrency_limit=_concurrency(rate), burst=1)
     return Made(limiter.throttle, Bucket(rate, 1))
 
 
 def keyed_limiter(rate: Any, concurrency: int) -> Any | None:  # noqa: ANN401
     """Return a limiter of many keys, where there is one."""
     kind = getattr(importlib.import_module("aiothrottle"), "KeyedRateLimiter", None)
-    return None if kind is None else kind(rate, concurrency)
+    return None if kind is None else kind(rate, concurrency_limit=concurrency)
 
 
 def keyed(rate: Any, key: str = "key") -> Contestant | None:  # noqa: ANN401

@@ -17,8 +17,6 @@ from promises import Bucket, Window
 
 __all__ = ["PEERS", "BareGate", "no_op", "semaphore"]
 
-# ruff: noqa: PLC0415 - see above
-
 
 class NoOp:
     """A throttle that throttles nothing."""

@@ -46,14 +46,14 @@ class Rival:
 class BackOff(Rival):
     """Exponential backoff with full jitter: 0.5 s, doubled each time, 30 s at the most."""
 
-    def throttled(self, response: Throttled) -> float:  # noqa: D102
+    def throttled(self, response: Throttled) -> float:
         return response.chance * min(30.0, 0.5 * 2.0 ** min(response.attempt, 10))
 
 
 class RetryAfterAlone(Rival):
     """Each request waits for its own Retry-After, and no other does."""
 
-    def throttled(self, response: Throttled) -> float:  # noqa: D102
+    def throttled(self, response: Throttled) -> float:
         return response.retry_after
 
 
@@ -67,13 +67,13 @@ class AwsCubic(Rival):
         self._measured = self._fill = self._ceiling = self._k = self._cut_at = 0.0
         self._counted, self._slice = 0, 0.0
 
-    def succeeded(self, now: float, took: float) -> None:  # noqa: D102, ARG002
+    def succeeded(self, now: float, took: float) -> None:  # noqa: ARG002
         self._measure(now)
         if self._enabled:
             wanted = 0.4 * (now - self._cut_at - self._k) ** 3 + self._ceiling
             self._fill_at(min(wanted, 2.0 * self._measured))
 
-    def throttled(self, response: Throttled) -> float:  # noqa: D102
+    def throttled(self, response: Throttled) -> float:
         self._measure(response.now)
         rate = min(self._measured, self._fill) if self._enabled else self._measured
         self._ceiling, self._cut_at, self._enabled = rate, response.now, True
@@ -102,12 +102,12 @@ class AutoThrottle(Rival):
         self._delay = 5.0
         self.limiter = RateLimiter(1.0 / self._delay, algorithm=TokenBucket(burst=1), guard=0.0)
 
-    def succeeded(self, now: float, took: float) -> None:  # noqa: D102, ARG002
+    def succeeded(self, now: float, took: float) -> None:  # noqa: ARG002
         wanted = took / self._target
         self._delay = min(60.0, max(wanted, (self._delay + wanted) / 2.0))
         self.limiter.update(rate_limit=1.0 / self._delay)
 
-    def throttled(self, response: Throttled) -> float:  # noqa: D102, ARG002
+    def throttled(self, response: Throttled) -> float:  # noqa: ARG002
         # The response is not a 200, so it may not make the delay shorter; it is not longer either.
         return 0.0
 

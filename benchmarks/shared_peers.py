@@ -18,7 +18,7 @@ from aiothrottle.stores.redis import RedisStore
 
 __all__ = ["CONTESTANTS", "Take", "Taker"]
 
-# ruff: noqa: PLC0415 - only the contestant that is measured is loaded
+# Imports inside functions: only the contestant that is measured is loaded.
 
 Take: TypeAlias = Callable[[], Awaitable[object]]
 Taker: TypeAlias = Callable[[int], AbstractAsyncContextManager[Take]]

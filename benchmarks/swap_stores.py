@@ -36,9 +36,9 @@ Open: TypeAlias = Callable[[int], AbstractAsyncContextManager[Counting]]
 @asynccontextmanager
 async def open_memcached(port: int) -> AsyncGenerator[Counting]:
     """Open a store on memcached."""
-    from emcache import MemcachedHostAddress, create_client  # noqa: PLC0415 - may be missing
+    from emcache import MemcachedHostAddress, create_client  # may be missing
 
-    from aiothrottle.stores.memcached import MemcachedStore  # noqa: PLC0415 - needs emcache
+    from aiothrottle.stores.memcached import MemcachedStore  # needs emcache
 
     class Counted(Counting, MemcachedStore):
         """A store of memcached that counts."""
@@ -53,9 +53,9 @@ async def open_memcached(port: int) -> AsyncGenerator[Counting]:
 @asynccontextmanager
 async def open_mongodb(port: int) -> AsyncGenerator[Counting]:
     """Open a store on MongoDB."""
-    from pymongo import AsyncMongoClient  # noqa: PLC0415 - may be missing
+    from pymongo import AsyncMongoClient  # may be missing
 
-    from aiothrottle.stores.mongo import MongoStore  # noqa: PLC0415 - needs pymongo
+    from aiothrottle.stores.mongo import MongoStore  # needs pymongo
 
     class Counted(Counting, MongoStore):
         """A store of MongoDB that counts."""

@@ -71,10 +71,9 @@ def report(rounds: int = 25, repeat: int = 20_000) -> Report:
     caption = "Nanoseconds of one entry that does not wait: the first column of the table, as bars."
     found.chart = Chart("uncontended", caption, "ns an entry", {"": medians}, OURS, YARDSTICKS)
 
-    found.want(
-        "default algorithm, beside the no-op", medians["SlidingWindowLog"] / medians["no-op"], 2.3
-    )
-    found.want("TokenBucket, beside the no-op", medians["TokenBucket"] / medians["no-op"], 2.0)
+    for name in ("SlidingWindowLog", "TokenBucket"):
+        found.want(f"{name}, beside the no-op", medians[name] / medians["no-op"], 2.1)
+        found.want(f"{name}, beside aiolimiter", medians[name] / medians["aiolimiter"], 0.75)
     if known := medians.get("keyed, key known"):
         found.want("keyed, beside the unkeyed", known / medians["SlidingWindowLog"], 2.5)
     quickest = min(set(peers.PEERS) & set(medians), key=medians.__getitem__)

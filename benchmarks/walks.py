@@ -1,0 +1,111 @@
+"""Counts what a request walks through: `uv run benchmarks/walks.py`.
+
+Prints the files of the package that a request passes and the calls of functions in them, for the
+walks that docs/concepts/how-it-works.md draws. The counts are those of one Python minor version and
+of one version of aiohttp.
+"""
+
+import asyncio
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from measure import machine
+
+import aiothrottle
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import ThrottledSession
+
+PACKAGE = str(Path(aiothrottle.__file__).parent)
+
+
+@contextmanager
+def counted(walk: str) -> Generator[None]:
+    """Count the files and the calls inside the block, and print them."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - of the event
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            calls.append(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    print(f"{walk:40} {len(set(calls)):3} files, {len(calls):3} calls")
+
+
+async def enter(limiter: RateLimiter) -> None:
+    """Enter a block, and leave it."""
+    async with limiter.throttle():
+        pass
+
+
+async def entries() -> None:
+    """Count entries that do not wait."""
+    limiter = RateLimiter("1000/s", concurrency_limit=10)
+    with counted("the first entry of a limiter"):
+        await enter(limiter)
+    await enter(limiter)
+    with counted("on credit"):
+        await enter(limiter)
+
+
+async def wait() -> None:
+    """Count a wait for a slot, with the release for which it waits."""
+    limiter = RateLimiter("10/s", concurrency_limit=1)
+    await enter(limiter)
+    permit = await limiter.acquire()
+    asyncio.get_running_loop().call_later(0.05, permit.release)
+    with counted("a wait for a slot"):
+        await enter(limiter)
+        await asyncio.sleep(0.02)  # the consumer ends
+
+
+async def session() -> None:
+    """Count a request that is throttled once, and one that follows a while later."""
+    sent = 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            return web.Response(status=429, headers={"Retry-After": "1"})
+        return web.Response(text="hello")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with (
+        TestServer(app) as server,
+        ThrottledSession(RateLimiter(100, concurrency_limit=10)) as client,
+    ):
+
+        async def get() -> None:
+            async with client.get(server.make_url("/")) as response:
+                await response.read()
+
+        await get()
+        with counted("429 with Retry-After, then 200"):
+            await get()
+        for _ in range(30):
+            await get()
+            await asyncio.sleep(0.03)
+        with counted("a GET of that session, 30 requests later"):
+            await get()
+
+
+def main() -> None:
+    """Count all walks."""
+    print(machine())
+    for walk in (entries, wait, session):
+        asyncio.run(walk())
+
+
+if __name__ == "__main__":
+    main()
