@@ -60,11 +60,11 @@ nitpick_ignore_regex = [
     ("py:.*", r"aiothrottle\..*(State|\._\w+)"),
     (
         "py:.*",
-        r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.algorithms|transport)\..*",
+        r"aiothrottle\.(headers\.(fields|memo)|testing\.algorithms|transport)\..*",
     ),
-    ("py:.*", r"aiothrottle\.algorithms\.(level|draining)\..*"),
+    ("py:.*", r"aiothrottle\.algorithms\.(level\..*|composite\.Composite|windows\.Window)"),
     ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),
-    ("py:.*", r"aiothrottle\.aiohttp\.arguments\..*"),
+    ("py:.*", r"aiothrottle\.(adaptive\.concurrency\.Extremes|aiohttp\.arguments\..*)"),
 ]
 
 

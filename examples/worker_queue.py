@@ -56,9 +56,9 @@ async def start(state: TaskiqState) -> None:
     if REDIS_URL is None:
         limiter = RateLimiter(RATE)
     else:
-        from redis.asyncio import Redis  # noqa: PLC0415 - only with REDIS_URL
+        from redis.asyncio import Redis  # only with REDIS_URL
 
-        from aiothrottle.stores.redis import RedisStore  # noqa: PLC0415
+        from aiothrottle.stores.redis import RedisStore
 
         client = await state.stack.enter_async_context(Redis.from_url(REDIS_URL))
         limiter = RateLimiter(RATE, store=RedisStore(client), key="api")
