@@ -6,6 +6,7 @@ Invariant: a change that affects decisions is returned as True, and the engine d
 update of the user is checked as a whole before any part of it is applied.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ from aiothrottle._core.limits import (
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
+from aiothrottle.adaptive.learned_rate import Evidence
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import Algorithm, Unlimited
@@ -108,12 +110,13 @@ class Adaptation:
         now = self.bucket.clock()
         return self.apply(self.feedback.failed(now, now - age))
 
-    def throttled(self, age: float, pause: float, *, own: bool) -> bool:
+    def throttled(self, age: float, pause: float, in_flight: int, *, own: bool) -> bool:
         """Learn from a 429 of a request that was sent `age` seconds ago.
 
         Args:
             age: Seconds.
             pause: Seconds of the pause after it.
+            in_flight: Requests in flight, including this one.
             own: Whether it was a request of this limiter, not of one below.
 
         Returns:
@@ -123,7 +126,9 @@ class Adaptation:
             return False
         now = self.bucket.now()
         used = self.bucket.used(now)
-        return self.apply(self.feedback.throttled(now, now - age, pause, used=used, own=own))
+        return self.apply(
+            self.feedback.throttled(now, now - age, pause, used=used, in_flight=in_flight, own=own)
+        )
 
     def pause_for(self, seconds: float, reason: events.Reason) -> None:
         """Extend the pause to so many seconds from now; report it if it is longer."""
@@ -152,6 +157,8 @@ class Adaptation:
             Whether the limiter is paused because of this request.
         """
         feedback = self.feedback = self.feedback or Feedback()
+        if feedback.evidence is None and self.limits.learns_rate:
+            feedback.evidence = Evidence()
         reason: events.Reason = "retry-after" if from_server else "throttled"
         # Fewer requests at once are the answer where an adaptive number of slots is the only limit.
         only_slots = (
@@ -224,10 +231,7 @@ class Adaptation:
                     self.observers.log_full_speed()
         for what, value, before in changes:
             if what == "rate":
-                now = self.bucket.now()
-                pace, state = self.bucket.own
-                assert isinstance(pace, Pace)
-                pace.follow(state, now, value)
+                self._use_pace(value)
             elif what == "slots":
                 if self.limits.rate_unknown or self.semaphore.limit is None:
                     continue
@@ -235,6 +239,17 @@ class Adaptation:
             if self.observers.listeners:
                 self.observers.emit(events.Adapted(self.observers.key, what, value, before))
         return bool(changes)
+
+    def _use_pace(self, rate: float) -> None:
+        """Space requests at that rate, in tokens per second; infinity: no longer."""
+        now = self.bucket.now()
+        pace, state = self.bucket.own
+        if isinstance(pace, Pace) and rate < math.inf:
+            pace.follow(state, now, rate)
+            return
+        algorithm = Unlimited() if rate == math.inf else Pace(rate, most=math.inf)
+        self.bucket.use(now, None, algorithm)
+        self.observers.log_learned_rate(rate)
 
     # ---- limits ----------------------------------------------------------------------------------
 
@@ -305,7 +320,7 @@ class Adaptation:
         if plan is not None and rate_limit is not UNCHANGED:
             self._use(plan, shared)
             assert self.feedback is not None
-            self.feedback.rate = plan.rate
+            self.feedback.rate, self.feedback.evidence = plan.rate, None
             self.limits.rate_limit, self.limits.are_updated = rate_limit, True
             self.limits.server_rates, self.limits.rate_unknown = None, False
         self.observers.name = self.limits.name

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
-from aiothrottle._checks import check_number, check_whole, number, shown
+from aiothrottle._checks import check_choice, check_number, check_whole, number, shown
 from aiothrottle._core.engine import Engine
 from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.limits import (
@@ -42,6 +42,7 @@ def make_engine(
     prefetch: RateLike | None,
     on_store_error: OnStoreError,
     local_share: float | None,
+    learn_rate: bool,
     name: str | None,
     clock: Callable[[], float],
 ) -> Engine:
@@ -55,6 +56,7 @@ def make_engine(
     check_whole("max_queue", max_queue, none="None for no limit")
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"name must be a text, such as 'api.example.org', or None, got {name!r}")
+    check_choice("learn_rate", learn_rate, (True, False))
     if not callable(clock):
         raise TypeError(f"clock must be a function that returns seconds, got {clock!r}")
     if parent is not None and parent.store_up is not None:
@@ -74,7 +76,13 @@ def make_engine(
     if guard is None:
         guard = _default_guard(store)
     limits = Limits(
-        rate_limit, concurrency_limit, burst=burst, algorithm=algorithm, guard=guard, name=name
+        rate_limit,
+        concurrency_limit,
+        burst=burst,
+        algorithm=algorithm,
+        guard=guard,
+        learn_rate=learn_rate,
+        name=name,
     )
     resources = limits.resources
     if resources and prefetch is not None:

@@ -1178,7 +1178,8 @@ class Engine:
         age = self.bucket.clock() - sent_at
         paused = self.adaptation.pause_after(sent_at, seconds, rule, from_server=from_server)
         pause = self.pause.left(self.bucket.clock())
-        if self.adaptation.throttled(age, pause, own=True) or paused:
+        in_flight = self.semaphore.taken
+        if self.adaptation.throttled(age, pause, in_flight, own=True) or paused:
             self.reconsider()
         above = self.above
         while above is not None:
@@ -1186,7 +1187,7 @@ class Engine:
             changed = everywhere and above.adaptation.pause_after(
                 at, seconds, rule, from_server=from_server
             )
-            if above.adaptation.throttled(age, pause, own=False) or changed:
+            if above.adaptation.throttled(age, pause, in_flight, own=False) or changed:
                 above.reconsider()
             above = above.above
         return paused

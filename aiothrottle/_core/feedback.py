@@ -6,10 +6,12 @@ controllers has no `Feedback`, except after a 429, while it counts the 429s in a
 Invariant: a success costs one comparison for each controller that has nothing to learn from it.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
+from aiothrottle.adaptive.learned_rate import Evidence
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ class GuardControl:
 class Feedback:
     """The controllers of one limiter, and its count of 429s in a row."""
 
-    __slots__ = ("guard", "rate", "reported_at", "slots", "streak")
+    __slots__ = ("evidence", "guard", "rate", "reported_at", "slots", "streak")
 
     def __init__(
         self,
@@ -172,6 +174,8 @@ class Feedback:
         self.rate: RateControl | None = rate
         self.slots: SlotsControl | None = slots
         self.guard: GuardControl | None = guard
+        #: Where no rate was given: what the server admits since it throttled.
+        self.evidence: Evidence | None = None
         #: The number of 429s in a row, without a success.
         self.streak: int = 0
         #: The instant of the last report.
@@ -179,8 +183,8 @@ class Feedback:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has a controller or a streak."""
-        return bool(self.rate or self.slots or self.guard or self.streak)
+        """Whether it has a controller, evidence or a streak."""
+        return bool(self.rate or self.slots or self.guard or self.evidence or self.streak)
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether all learned values are out of date.
@@ -190,6 +194,7 @@ class Feedback:
         """
         learned = (
             self.rate
+            or self.evidence
             or self.slots
             or self.streak
             or (self.guard is not None and self.guard.burst.was_throttled)
@@ -238,6 +243,12 @@ class Feedback:
             before = self.rate.state.rate
             self.rate.adaptive.succeeded(self.rate.state, now, sent_at, cost)
             changes += self._rate_change(before)
+            if self.evidence is not None and self.evidence.has_room(self.rate.state.rate, now):
+                before = self.rate.state.rate
+                self.rate = None
+                changes = (Change("rate", math.inf, before),)
+        if self.evidence is not None and own:
+            self.evidence.succeeded(sent_at, cost)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
@@ -254,7 +265,7 @@ class Feedback:
         return changes
 
     def throttled(
-        self, now: float, sent_at: float, pause: float, *, used: float, own: bool
+        self, now: float, sent_at: float, pause: float, *, used: float, in_flight: int, own: bool
     ) -> tuple[Change, ...]:
         """Record a 429, after which the limiter pauses for `pause` seconds.
 
@@ -263,6 +274,7 @@ class Feedback:
             sent_at: When the request was sent.
             pause: Seconds.
             used: Tokens that count under the limit.
+            in_flight: Requests in flight, including this one.
             own: Whether the request is of this limiter, not of a limiter below.
 
         Returns:
@@ -272,8 +284,18 @@ class Feedback:
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
-            self.rate.adaptive.throttled(self.rate.state, now, sent_at, pause)
-            changes += self._rate_change(before)
+            if self.evidence and self.evidence.is_chance(now, sent_at):
+                self.rate = None
+                changes = (Change("rate", math.inf, before),)
+            else:
+                self.rate.adaptive.throttled(self.rate.state, now, sent_at, pause)
+                changes += self._rate_change(before)
+        elif self.evidence is not None and own:
+            search = self.evidence.throttled(now, sent_at, pause, in_flight)
+            if search is not None:
+                self.rate = RateControl(search)
+                self.rate.state.begin_throttled(now)
+                changes = (Change("rate", search.initial, math.inf),)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)

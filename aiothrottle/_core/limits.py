@@ -88,6 +88,7 @@ class Limits:
         "concurrency_limit",
         "fixed_guard",
         "guard",
+        "learn_rate",
         "rate_limit",
         "rate_unknown",
         "resources",
@@ -104,6 +105,7 @@ class Limits:
         burst: Burst | None = None,
         algorithm: AlgorithmLike | None = None,
         guard: Guard | None = None,
+        learn_rate: bool = True,
         name: str | None = None,
     ) -> None:
         self.rate_limit: RateLimit | Literal["server"] | None = rate_limit
@@ -112,6 +114,7 @@ class Limits:
         self.burst: Burst | None = burst
         self.algorithm: AlgorithmLike | None = algorithm
         self.guard: Guard | None = guard
+        self.learn_rate: bool = learn_rate
         self._name = name
         #: The resources that a cost may name; none if its costs are numbers.
         self.resources: tuple[str, ...] = _names_of(rate_limit, algorithm)
@@ -141,6 +144,13 @@ class Limits:
     def burst_of_requests(self) -> float | None:
         """The burst that the user gave; of resources, that of requests. None: none was given."""
         return self.burst.get(REQUESTS) if isinstance(self.burst, Mapping) else self.burst
+
+    @property
+    def learns_rate(self) -> bool:
+        """Whether a rate is learned, as none is given and every outcome is reported."""
+        given = self.rate_limit is not None or self.algorithm is not None
+        adapts = isinstance(self.concurrency_limit, AdaptiveConcurrency)
+        return self.learn_rate and self.begin_small and not given and not adapts
 
     @property
     def are_changed_by_user(self) -> bool:

@@ -5,6 +5,7 @@ Invariant: without listeners no event is made, so callers check `listeners` befo
 
 import asyncio
 import logging
+import math
 from collections.abc import Hashable, Iterable
 from inspect import iscoroutinefunction
 
@@ -168,6 +169,16 @@ class Observers:
     def log_full_speed(self) -> None:
         """Log that the limiter uses its whole limit again."""
         logger.info("%.200r uses its whole limit again", self.title)
+
+    def log_learned_rate(self, rate: float) -> None:
+        """Log that a limiter without a rate has learned one; infinity: that it gives it up."""
+        if rate == math.inf:
+            logger.info("%.200r has no rate any more: 429s did not depend on it", self.title)
+        else:
+            logger.info(
+                "%.200r has no rate, and the server throttles it: it learns one, from %s/s on",
+                *(self.title, number(rate)),
+            )
 
     def log_stall(self, seconds: float, waiting: int) -> None:
         """Warn that the program keeps all slots, while requests wait for one."""

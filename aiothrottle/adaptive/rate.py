@@ -44,8 +44,8 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
-# longer, up to so many requests.
-_SHORTEST, _LONGEST, _REQUESTS = 10.0, 60.0, 200.0
+# longer: at least, and up to, so many requests.
+_SHORTEST, _LONGEST, _LEAST_REQUESTS, _REQUESTS = 10.0, 60.0, 20.0, 200.0
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
@@ -96,6 +96,10 @@ class RateState:
     step_at: float = math.inf
     step_end: float = -math.inf
     in_step: float = 0.0
+
+    def begin_throttled(self, now: float) -> None:
+        """Begin the search with a 429 that arrived now: the rate is a guess, and no bound."""
+        self.cut_at, self.is_open = now, False
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -156,7 +160,9 @@ class AdaptiveRate:
             if not state.is_open:
                 self._cut(state)
                 state.is_open = True
-                state.opened_at, state.admitted = sent_at, 0.0
+                # The server has room for it since the pause, or since the pace made it wait.
+                since = max(state.closed_until, sent_at - 1.0 / state.rate)
+                state.opened_at, state.admitted = min(since, sent_at), 0.0
             self._count(state, now, sent_at, cost)
         state.opened_at = min(state.opened_at, sent_at)
         state.admitted += cost
@@ -176,7 +182,8 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            scale = max(_LONGER * state.used, 0.5 * state.scale, _SHORTEST)
+            shortest = max(_SHORTEST, _LEAST_REQUESTS / state.rate)
+            scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
             state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
             state.throttled_rate, state.throttled_at = state.rate, sent_at
             state.was_early, state.pause = state.used < _WINDOW, pause
@@ -186,7 +193,8 @@ class AdaptiveRate:
         else:
             # Still closed. The pause that follows is not part of it: it may be our own, doubled.
             state.closed_until = max(state.closed_until, now)
-            self._set(state, (1.0 - _GREATEST_CUT) * state.rate)
+            if state.throttled_rate < math.inf:
+                self._set(state, (1.0 - _GREATEST_CUT) * state.rate)
 
     def reported(self, state: RateState, now: float, rate: float) -> None:
         """Adopt a rate that the server reports, and stay a little below it from then on.
@@ -212,6 +220,8 @@ class AdaptiveRate:
 
     def _cut(self, state: RateState) -> None:
         """Cut the throttled rate to between the bounds, by what is known so far."""
+        if state.throttled_rate == math.inf:
+            return  # the search has begun with a 429
         elapsed = state.closed_until - state.opened_at
         state.upper, weight, state.cycle = state.throttled_rate, _WEIGHT, math.inf
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)

@@ -215,7 +215,8 @@ async def test_request_cancelled_at_any_turn_returns_its_slot(integration: Integ
         await asyncio.sleep(0)
 
     retry = Retry(backoff=1e-9, pause_jitter=0, should_retry=verdict)
-    async with integration.mock(handle, retry=retry) as at:
+    limiter = RateLimiter(concurrency_limit=1, learn_rate=False)  # so many 429s are a limit
+    async with integration.mock(handle, retry=retry, limiter=limiter) as at:
         for count in range(60):
             statuses.clear()
             task = at.start()

@@ -170,7 +170,7 @@ async def test_wrong_iterator_raises_when_awaited() -> None:
 async def test_upload_tracker_counts_all_attempts(integration: Integration) -> None:
     tracker = aiohttp.UploadTracker()
     script = answer(429), answer(429), answer()
-    async with integration.serve(*script, queue_timeout=0.01) as at:
+    async with integration.serve(*script, queue_timeout=0.3) as at:
         post = at.client.raw.post
         request = asyncio.create_task(post(at.url, data=b"four", upload_tracker=tracker))
         await until(lambda: len(at.seen) > 1)

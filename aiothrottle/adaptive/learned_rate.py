@@ -1,0 +1,145 @@
+"""The learned rate: a limiter without a rate finds one, once a server keeps throttling it.
+
+An event is a 429 and all those of requests that were sent before it arrived. The first event says
+little: it may be due to a burst, or to other clients. The next one, after the pause, says that the
+server admits so many tokens in the time of a pause and of the requests after it. That average is
+the rate at which an `AdaptiveRate` begins to search. When nothing was throttled for long, the rate
+is given up; the next event brings it back.
+
+Some servers answer some requests with a 429 by chance, whatever the rate. A limit shows itself: it
+throttles many of the requests in flight, or it admits the same tokens again and again. Without such
+a sign there is no rate. With one, the search closes in on the limit: from event to event it gets
+more tokens. If it often gets fewer, it was chance after all.
+
+Invariant: while the server throttles nothing there is neither evidence nor a rate.
+"""
+
+import math
+from dataclasses import dataclass
+
+from aiothrottle.adaptive.rate import AdaptiveRate
+
+# The bounds of the search, in tokens per second: a token a day, and more than anyone sends.
+_SLOWEST, _FASTEST = 1 / 86400, 1e6
+# An event tells something about the next one for so many seconds, and the rate is kept for as long
+# without one; or for so many tokens, if they take longer.
+_MEMORY, _TOKENS = 600.0, 200.0
+# A limit throttles that part of the requests in flight, two at the least.
+_PART = 1 / 3
+# Numbers of tokens that differ by no more than this factor are the same. If they are the same so
+# many times in a row, that is a sign.
+_SAME, _IN_A_ROW = 0.8, 3
+# Events after so many tokens tell a limit from chance: each with fewer tokens than the one before
+# counts, and of those before that part. Nearly three in a row are enough; one more, each time that
+# there were signs of a limit again.
+_ENOUGH, _PAST, _MOST_FEWER = 10.0, 0.8, 2.4
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What the server has admitted and throttled since its first 429.
+
+    >>> evidence = Evidence()
+    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=4)
+    >>> for _ in range(20):
+    ...     evidence.succeeded(sent_at=1.1, cost=1.0)
+    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=4)
+    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=3).initial
+    10.0
+    """
+
+    #: When the last event began, its 429s, and how many of them are a sign of a limit.
+    since: float = -math.inf
+    number: int = 0
+    many: float = math.inf
+    #: Tokens that were admitted since, and those between the two events before.
+    admitted: float = 0.0
+    before: float = 0.0
+    #: The rate at which a search begins, in tokens per second; infinite: not known.
+    rate: float = math.inf
+    #: Whether the last event had a sign; how many events before it, in a row; how many it takes.
+    has_sign: bool = False
+    signs: int = 0
+    needed: int = 1
+    #: How often in a row the same number of tokens was admitted, and how often fewer.
+    same: int = 0
+    fewer: float = 0.0
+
+    def succeeded(self, sent_at: float, cost: float) -> None:
+        """Record a request that was not throttled.
+
+        Args:
+            sent_at: When it was sent.
+            cost: Its tokens.
+        """
+        if sent_at > self.since:
+            self.admitted += cost
+
+    def throttled(
+        self, now: float, sent_at: float, pause: float, in_flight: int
+    ) -> AdaptiveRate | None:
+        """Record a 429, while there is no rate.
+
+        Args:
+            now: When it arrived.
+            sent_at: When its request was sent.
+            pause: Seconds from `now` on in which nothing will be sent.
+            in_flight: Requests in flight, including this one.
+
+        Returns:
+            The search for the rate, if there is enough evidence for one.
+        """
+        if sent_at > self.since:
+            seconds = now - self.since
+            if seconds <= _MEMORY:
+                self.rate = max(self.admitted, 1.0) / (seconds + pause)
+            if self.admitted:  # else the server has admitted nothing since the event before
+                self.signs = self.signs + 1 if self.has_sign else 0
+                self.has_sign = False
+            self._begin(now)
+            self.many = max(2.0, _PART * in_flight)
+            self.has_sign = self.has_sign or self.same >= _IN_A_ROW
+        else:
+            self.number += 1
+            self.has_sign = self.has_sign or self.number >= self.many
+        if self.rate == math.inf or self.signs + self.has_sign < self.needed:
+            return None
+        return AdaptiveRate(min(max(self.rate, _SLOWEST), _FASTEST), _SLOWEST, _FASTEST)
+
+    def is_chance(self, now: float, sent_at: float) -> bool:
+        """Record a 429 of the search; return whether the rate is to be given up.
+
+        Args:
+            now: When it arrived.
+            sent_at: When its request was sent.
+        """
+        if sent_at <= self.since:
+            return False
+        before, admitted = self.before, self.admitted
+        self._begin(now)
+        if before >= _ENOUGH:
+            self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
+        if self.fewer <= _MOST_FEWER + self.needed - 1:
+            return False
+        self.rate, self.fewer, self.signs, self.has_sign = math.inf, 0.0, 0, False
+        self.needed += 1
+        return True
+
+    def has_room(self, rate: float, now: float) -> bool:
+        """Return whether the rate is to be given up, as nothing was throttled for long.
+
+        Args:
+            rate: Tokens per second.
+            now: The time.
+        """
+        if now - self.since < max(_MEMORY, _TOKENS / rate):
+            return False
+        self.rate, self.needed = rate, 0
+        return True
+
+    def _begin(self, now: float) -> None:
+        """Begin an event."""
+        least, most = sorted((self.before, self.admitted))
+        self.same = self.same + 1 if least and least >= _SAME * most else 0
+        self.before, self.admitted = self.admitted, 0.0
+        self.since, self.number = now, 1

@@ -1,0 +1,173 @@
+"""A limiter without a rate learns one: in front of servers, in virtual time, and the evidence."""
+
+import logging
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from aiothrottle import RateLimiter, events
+from aiothrottle.adaptive.learned_rate import Evidence
+from tests.adaptive.session_in_time import run
+from tests.support.effort import seeds
+from tests.support.server_limits import (
+    Admits,
+    envoy,
+    nginx,
+    rolling_window,
+    sliding_counter,
+    token_bucket,
+)
+from tests.support.virtually import counts, virtual
+
+SERVERS: dict[str, Callable[[], Admits]] = {
+    "nginx burst=20": lambda: nginx(20, 20),
+    "nginx burst=5": lambda: nginx(20, 5),
+    "nginx without burst": lambda: nginx(20, 0),
+    "HAProxy": lambda: sliding_counter(20),
+    "Envoy 5": lambda: envoy(5, 0.25),
+    "Traefik burst 20": lambda: token_bucket(20, 20, debt=0.5),
+    "Traefik burst 5": lambda: token_bucket(20, 5, debt=0.5),
+    "Traefik burst 1": lambda: token_bucket(20, 1, debt=0.5),
+    "a rolling window": lambda: rolling_window(20),
+}
+
+
+def without_rate() -> RateLimiter:
+    return RateLimiter(concurrency_limit=8)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
+    for seed in seeds(2):
+        record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate())
+        assert record.part_throttled(0.0, 60.0) <= 0.03
+        assert record.part_throttled(10.0, 60.0) <= 0.01
+        assert record.used(10.0, 60.0, 20.0) >= 0.85
+
+
+def test_nothing_changes_where_no_request_is_throttled() -> None:
+    changes: list[events.Event] = []
+    limiter = without_rate()
+    limiter.observe(changes.append)
+    plain = RateLimiter(concurrency_limit=8, learn_rate=False)
+    record, expected = (run(token_bucket(1e6, 1e6), 1.0, limiter=it) for it in (limiter, plain))
+    assert record.admitted == expected.admitted
+    assert not [event for event in changes if isinstance(event, events.Adapted)]
+    assert limiter.statistics().rate_limit is None
+
+
+def test_rate_is_not_learned_if_that_is_not_wanted() -> None:
+    limiter = RateLimiter(concurrency_limit=8, learn_rate=False)
+    assert run(nginx(20, 5), 20.0, limiter=limiter).part_throttled(0.0, 20.0) > 0.3
+    assert limiter.statistics().rate_limit is None
+    with pytest.raises(ValueError, match="learn_rate must be one of True, False, got 'no'"):
+        RateLimiter(learn_rate="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_random_429s_are_no_limit(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def admits(now: float) -> bool:  # noqa: ARG001
+        return chance.random() > 0.01
+
+    learning = run(admits, 30.0, seed=seed, limiter=without_rate(), retry_after=1)
+    limiter = RateLimiter(concurrency_limit=8, learn_rate=False)
+    plain = run(admits, 30.0, seed=seed, limiter=limiter, retry_after=1)
+    assert len(learning.admitted) >= 0.6 * len(plain.admitted)
+
+
+def test_learned_rate_shows_in_statistics_events_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = without_rate()
+    rates: list[tuple[float, float]] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.Adapted) and event.what == "rate":
+            rates.append((event.before, event.value))
+
+    limiter.observe(note)
+    with caplog.at_level(logging.INFO, "aiothrottle"):
+        run(rolling_window(20), 60.0, limiter=limiter)
+    assert rates[0][0] == math.inf
+    assert limiter.statistics().rate_limit == pytest.approx(20.0, rel=0.05)
+    assert "has no rate, and the server throttles it: it learns one" in caplog.text
+
+
+@virtual
+async def test_limiter_without_reports_learns_nothing() -> None:
+    limiter = without_rate()
+    for _ in range(4):
+        async with limiter.throttle() as permit:
+            permit.report_throttled(1.0)
+    assert limiter.statistics().rate_limit is None
+    assert counts(limiter) == (0, 0)
+
+
+# ---- the evidence --------------------------------------------------------------------------------
+
+
+def event(evidence: Evidence, at: float, refused: int, admitted: int) -> float | None:
+    """Let a server admit tokens and then throttle; return the rate that is learned."""
+    for _ in range(admitted):
+        evidence.succeeded(sent_at=at - 0.001, cost=1.0)
+    found: float | None = None
+    for number in range(refused):
+        sent_at = at - 0.001 if number == 0 else evidence.since
+        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=8)
+        if search is not None:
+            found = found or search.initial
+    return found
+
+
+def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
+    evidence = Evidence()
+    assert event(evidence, 0.0, refused=2, admitted=20) is None
+    assert event(evidence, 1.0, refused=2, admitted=20) is None
+    assert event(evidence, 2.0, refused=3, admitted=30) == 15.0  # 30 in 2 s
+    evidence = Evidence()
+    assert event(evidence, 0.0, refused=3, admitted=20) is None
+    assert event(evidence, 1.0, refused=1, admitted=0) == 0.5  # one at the most, in 2 s
+    assert Evidence().throttled(0.0, -1.0, 1.0, in_flight=1) is None
+
+
+def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
+    evidence = Evidence()
+    found = [event(evidence, 1.1 * n, refused=1, admitted=20 - n % 2) for n in range(6)]
+    assert found[:3] == [None] * 3
+    assert found[3] == pytest.approx(19 / 2.1)
+    evidence = Evidence()
+    assert not any(event(evidence, 1.1 * n, refused=1, admitted=n * 7 % 20) for n in range(30))
+
+
+def test_old_event_tells_nothing() -> None:
+    evidence = Evidence()
+    event(evidence, 0.0, refused=8, admitted=20)
+    assert event(evidence, 601.0, refused=8, admitted=20) is None
+    assert event(evidence, 602.0, refused=8, admitted=20) == 10.0
+
+
+def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> None:
+    evidence = Evidence()
+    event(evidence, 0.0, refused=8, admitted=20)
+    assert event(evidence, 1.0, refused=8, admitted=20) == 10.0
+    assert not evidence.has_room(20.0, 600.0)
+    assert not evidence.has_room(0.1, 1900.0)
+    assert evidence.has_room(20.0, 601.0)
+    assert event(evidence, 5000.0, refused=1, admitted=0) == 20.0
+
+
+def test_fewer_tokens_from_event_to_event_are_chance() -> None:
+    evidence = Evidence()
+    event(evidence, 0.0, refused=8, admitted=20)
+    assert event(evidence, 1.0, refused=8, admitted=90)
+    verdicts = list[bool]()
+    for at, admitted in enumerate((80, 60, 40, 20), start=2):
+        for _ in range(admitted):
+            evidence.succeeded(at - 0.5, 1.0)
+        verdicts.append(evidence.is_chance(at, at - 0.1))
+    assert verdicts == [False, False, False, True]
+    # From now on it takes two such events.
+    assert event(evidence, 10.0, refused=8, admitted=50) is None
+    assert event(evidence, 11.0, refused=8, admitted=50) == 25.0
