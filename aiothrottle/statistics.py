@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from aiothrottle.amounts import Resource
 
@@ -13,6 +13,11 @@ from aiothrottle.amounts import Resource
 _TICKS_PER_SECOND = 1 << 22
 _PER_DOUBLING = 4
 _CLASSES = 54 * _PER_DOUBLING
+
+BoundBy: TypeAlias = Literal[
+    "store", "pause", "slots", "rate", "learned rate", "learned burst", "quota"
+]
+"""Why a limiter is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ class Statistics:
     pauses: int = 0
     #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
+    #: Why a request with a cost of 1 would have to wait now; None: it could start. The first of
+    #: these that holds: the store does not answer, a pause or the request that goes ahead after it,
+    #: all slots are taken, the rate limit, a rate or a burst that was learned from throttled
+    #: requests, the quota that the server reported. Of a limiter above, if its own limits allow it.
+    #: With a store, None if no request waits.
+    bound_by: BoundBy | None = None
     #: The limit of each resource, and what is free; empty for a limiter without resources.
     resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
 

@@ -16,7 +16,7 @@ read by `now`.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.adaptive.rate import Pace
@@ -273,6 +273,17 @@ class LocalBucket:
             return True
         algorithm, state = requests
         return algorithm.delay(state, now, 1.0) > 0.0
+
+    def bound_by(self, now: float) -> Literal["rate", "learned burst", "quota"] | None:
+        """Return what keeps a request with a cost of 1 from starting; None: it may start."""
+        own, state = self.own
+        if own.delay(state, now, 1.0) > 0.0:
+            return "rate"
+        if self.algorithm.delay(self.state, now, 1.0) <= 0.0:
+            return None
+        if self._bound is not None and self._bound[0].delay(self._bound[1], now, 1.0) > 0.0:
+            return "learned burst"
+        return "quota"
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""

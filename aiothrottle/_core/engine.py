@@ -72,7 +72,7 @@ from aiothrottle.errors import (
     twin,
 )
 from aiothrottle.rate import Rate, RateLike
-from aiothrottle.statistics import Statistics
+from aiothrottle.statistics import BoundBy, Statistics
 
 if TYPE_CHECKING:
     from aiothrottle.stores.shared_bucket import SharedBucket
@@ -320,8 +320,26 @@ class Engine:
             guard=guard.measured.seconds if guard else self.limits.fixed_guard,
             burst=learned if learned < math.inf else self.limits.burst_of_requests,
             store_up=self.store_up,
+            bound_by=self._bound_by(now),
             resources=resources,
         )
+
+    def _bound_by(self, now: float) -> BoundBy | None:
+        """Return why a request would have to wait now, as `Statistics.bound_by` says it."""
+        if self.store_up is not None and not self.queue.count:
+            return None  # tokens and slots of a store are here only while somebody waits
+        if self.store_up is False:
+            return "store"
+        if now < self.pause.opens_at:
+            return "pause"
+        if self.semaphore.taken >= self.semaphore.slots:
+            return "slots"
+        bound_by = self.bucket.bound_by(now)
+        if bound_by == "rate" and self.feedback is not None and self.feedback.rate is not None:
+            return "learned rate"
+        if bound_by is None and self.above is not None:
+            return self.above._bound_by(self.above.now())
+        return bound_by
 
     def now(self) -> float:
         """Read the clock, and charge all started requests, so that the bucket may decide."""

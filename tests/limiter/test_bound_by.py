@@ -1,0 +1,115 @@
+"""`Statistics.bound_by` says why a request would have to wait."""
+
+import asyncio
+
+import pytest
+
+from aiothrottle import AdaptiveRate, RateLimiter, SharedConcurrency
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.stores import MemoryStore
+from tests.support.virtually import turns, virtual
+
+
+def reason(limiter: RateLimiter) -> str | None:
+    return limiter.statistics().bound_by
+
+
+@virtual
+async def test_each_limit_is_named() -> None:
+    limiter = RateLimiter("2/s", concurrency_limit=2)
+    assert reason(limiter) is None
+    first, second = await limiter.acquire(), await limiter.acquire()
+    assert reason(limiter) == "slots"
+    first.release()
+    assert reason(limiter) == "rate"
+    limiter.pause(3)
+    assert reason(limiter) == "pause"
+    await asyncio.sleep(3)
+    assert reason(limiter) is None
+    second.update_quota(0, 60)
+    assert reason(limiter) == "quota"
+
+
+@virtual
+async def test_trial_after_a_pause_counts_as_the_pause() -> None:
+    limiter = RateLimiter()
+    async with limiter.throttle() as permit:
+        permit.report_throttled(1.0)
+    await asyncio.sleep(1.2)
+    async with limiter.throttle():
+        assert reason(limiter) == "pause"
+    assert reason(limiter) is None
+
+
+@virtual
+async def test_limiter_above_is_asked_where_the_own_limits_allow_it() -> None:
+    parent = RateLimiter("1/s")
+    limiter = RateLimiter("2/s", parent=parent)
+    async with limiter.throttle():
+        assert reason(limiter) == "rate"
+    await asyncio.sleep(1)
+    parent.pause(5)
+    assert reason(limiter) == "pause"
+
+
+@virtual
+async def test_resources() -> None:
+    limiter = RateLimiter({"requests": "2/s", "tokens": "100/s"})
+    await limiter.acquire({"tokens": 100})
+    assert reason(limiter) is None  # a request that takes no tokens could start
+    await limiter.acquire()
+    assert reason(limiter) == "rate"
+
+
+@virtual
+async def test_learned_burst_is_named() -> None:
+    limiter = RateLimiter("20/s")
+    permits = [await limiter.acquire() for _ in range(8)]
+    permits[0].report_throttled(1.0)
+    await asyncio.sleep(1.2)
+    for _ in range(4):
+        (await limiter.acquire()).report_success()
+    assert limiter.statistics().burst == 4.0
+    assert reason(limiter) == "learned burst"
+
+
+@virtual
+async def test_learned_rate_is_named() -> None:
+    limiter = RateLimiter(concurrency_limit=8)
+    ThrottledTransport(limiter)  # which reports the outcomes
+    for permit in [await limiter.acquire() for _ in range(8)]:
+        permit.report_throttled(1.0)
+        permit.release()
+    await asyncio.sleep(1.2)
+    async with limiter.throttle() as permit:
+        permit.report_throttled(1.0)
+    await asyncio.sleep(10)
+    async with limiter.throttle() as permit:
+        permit.report_success()
+    assert reason(limiter) == "learned rate"
+    assert limiter.statistics().rate_limit == pytest.approx(0.45, rel=0.1)
+
+
+@virtual
+async def test_adaptive_rate_is_a_learned_one() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
+    await limiter.acquire()
+    assert reason(limiter) == "learned rate"
+
+
+@virtual
+async def test_with_a_store_it_counts_only_while_requests_wait() -> None:
+    store = MemoryStore()
+    limiter = RateLimiter(
+        "1/s", concurrency_limit=SharedConcurrency(1), store=store, key="k", guard=0
+    )
+    assert reason(limiter) is None
+    permit = await limiter.acquire()
+    waiting = asyncio.create_task(limiter.acquire())
+    await turns()
+    assert reason(limiter) == "slots"
+    permit.release()
+    await turns(20)
+    assert reason(limiter) in {"rate", "slots"}
+    (await waiting).release()
+    assert reason(limiter) is None
