@@ -122,7 +122,10 @@ class GuardControl:
     @property
     def bound(self) -> "BoundedBurst | None":
         """The bound of the present burst, with the present guard; None: that of the limit."""
-        return self._recipe.bound(self.held, self.burst.size) if self.burst.is_bounded else None
+        burst = self.burst
+        if not burst.is_bounded:
+            return None
+        return self._recipe.bound(self.held, burst.size, burst.longest)
 
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""

@@ -306,10 +306,21 @@ class Recipe:
         algorithms = self._of(_UNNAMED, self._rates[_UNNAMED], guard)
         return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
 
-    def bound(self, guard: float, burst: float) -> BoundedBurst | None:
-        """Make the bound of a learned burst; None: there is no limit of requests."""
+    def bound(self, guard: float, burst: float, longest: float) -> BoundedBurst | None:
+        """Make the bound of a learned burst; None: there is no limit of requests.
+
+        Args:
+            guard: Seconds.
+            burst: Tokens.
+            longest: Seconds that a token takes at the most.
+        """
         rates = self._requests()
-        return BoundedBurst(_fastest(_stretched(rates, guard)), burst) if rates else None
+        if not rates:
+            return None
+        rate = _fastest(_stretched(rates, guard))
+        if rate.period > longest * rate.limit:
+            rate = Rate(1, longest)
+        return BoundedBurst(rate, burst)
 
     def control(
         self, known: GuardControl | None, most: float, *, of_children: bool

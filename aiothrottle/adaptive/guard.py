@@ -184,6 +184,8 @@ class LearnedBurst:
     _grew: bool = False
     # Whether it has grown without use: more than that would be tried at once by the next burst.
     _is_unproved: bool = False
+    # Whether it began small, and neither has reached the burst of the limit nor was throttled.
+    _opens: bool = False
 
     def __post_init__(self) -> None:
         self.size = min(self.size, self.most)
@@ -205,15 +207,28 @@ class LearnedBurst:
         return self.size <= 1.0
 
     @property
+    def longest(self) -> float:
+        """Seconds that a token takes at the most while the burst is used up.
+
+        As long as nothing was throttled, no request waits long for the answer to another one, which
+        may never come.
+        """
+        return _SLOW if self._opens else math.inf
+
+    @property
     def was_throttled(self) -> bool:
         """Whether a request was throttled."""
         return self.wait > _OPENING
 
     def begin_small(self) -> None:
-        """Begin with one token, or those of a millisecond, where that costs a part of a second."""
-        if self.interval <= _OPENING:
-            self.size = min(self.most, max(1.0, _RESOLUTION / self.interval))
-            self._changed(-math.inf)
+        """Begin with one token, or those of a millisecond.
+
+        Evenly spaced, the first few tokens of a fast limit cost a part of a second. Those of a slow
+        one would cost seconds: its burst doubles with the answers, without a wait.
+        """
+        self.size = min(self.most, max(1.0, _RESOLUTION / self.interval))
+        self._opens = self.size < self.most
+        self._changed(-math.inf)
 
     def with_limit(self, most: float, interval: float) -> "LearnedBurst":
         """Return what was learned, for another limit."""
@@ -221,6 +236,7 @@ class LearnedBurst:
         other = LearnedBurst(most, interval, size, self.steps, self.wait)
         other._cut_at = self._cut_at
         other._grew, other._is_unproved = self._grew, self._is_unproved
+        other._opens = self._opens and other.is_bounded
         return other
 
     def restart(self) -> None:
@@ -241,17 +257,19 @@ class LearnedBurst:
         """
         if not self.may_grow or sent_at < self._changed_at:
             return False
+        at_once = self._opens and self.interval > _OPENING
+        self._admitted += in_use or at_once
         if in_use:
             self._used_at, self._idle_at = min(self._used_at, now), math.inf
-            self._admitted += 1
             self._is_unproved = False
             self.due_at = -math.inf
         else:
             self._idle_at = min(self._idle_at, now)
-            self.due_at = math.inf if self._is_unproved else self._idle_at + self.wait
+            if not at_once:
+                self.due_at = math.inf if self._is_unproved else self._idle_at + self.wait
         # It grew by half of its size: those tokens may have been used at once.
         enough = self.steps > 0 or 2 * self._admitted >= self.size
-        proved = enough and now - self._used_at >= self.wait
+        proved = enough and ((at_once and in_use) or now - self._used_at >= self.wait)
         if not proved and (self._is_unproved or now - self._idle_at < self.wait):
             return False
         self._is_unproved = not proved and not self.steps
@@ -259,6 +277,7 @@ class LearnedBurst:
             self.steps -= 1
         else:
             self.size = min(2.0 * self.size, self.most)
+            self._opens = self._opens and self.is_bounded
         self._changed(now)
         self._grew = True
         return True
@@ -279,14 +298,14 @@ class LearnedBurst:
         """
         if sent_at <= self._cut_at:
             return False
-        can_shrink = not self.is_even and self.interval <= _SLOW
+        can_shrink = not self.is_even and (self._opens or self.interval <= _SLOW)
         if can_shrink and not self.is_bounded:
             if used <= 1.0:
                 return False  # a single request is no burst
             self.size = min(self.size, used)
         self._cut_at = now
         self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
-        self._grew = self._is_unproved = False
+        self._grew = self._is_unproved = self._opens = False
         before = self.size, self.steps
         if can_shrink:
             is_long = pause > _LONG_PAUSE * self.most * self.interval

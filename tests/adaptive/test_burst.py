@@ -63,15 +63,31 @@ def test_small_beginning_opens_within_three_seconds_of_use() -> None:
     burst.begin_small()
     assert use(burst, 0.0, 3.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
     assert not burst.is_bounded
-    slow = LearnedBurst(20.0, 0.5)
-    slow.begin_small()
-    assert slow.size == 20.0  # spaced out it would cost too long
     burst = LearnedBurst(20.0, 0.05)
     burst.begin_small()
     assert not burst.succeeded(100.0, 99.9), "used for the first time"
     assert burst.succeeded(100.3, 100.2)
     assert burst.throttled(100.35, 100.25), "a request that was sent before the growth"
     assert burst.size == 1.0
+
+
+def test_small_beginning_of_a_slow_limit_doubles_with_the_answers() -> None:
+    burst = LearnedBurst(20.0, 3.0)
+    burst.begin_small()
+    sizes = list[float]()
+    for now, answers in enumerate((1, 1, 2, 4)):  # as many as it has grown by; the last in use
+        grown = [
+            burst.succeeded(now + 0.1, now, in_use=number == answers)
+            for number in range(1, answers + 1)
+        ]
+        assert grown == [False] * (answers - 1) + [True]
+        sizes.append(burst.size)
+    assert sizes == [2.0, 4.0, 8.0, 16.0]
+    assert burst.longest == 2.0, "until it is open, or throttled"
+    assert burst.throttled(10.1, 10.0)
+    assert (burst.size, burst.longest) == (8.0, math.inf)
+    assert burst.throttled(11.1, 11.0)
+    assert (burst.size, burst.steps) == (8.0, 1), "a slow burst that was learned stays"
 
 
 def test_small_beginning_is_a_millisecond_of_a_high_rate() -> None:

@@ -22,7 +22,7 @@ from tests.support.server_limits import (
     token_bucket,
     vsthrottle,
 )
-from tests.support.virtually import virtual
+from tests.support.virtually import now, virtual
 
 SMALL: dict[str, Callable[[], Admits]] = {
     "nginx burst=5": lambda: nginx(20, 5),
@@ -134,3 +134,30 @@ async def test_learned_burst_does_not_count_as_spent(rate: str | dict[str, str])
     assert not decision.allowed  # evenly spaced until the burst is learned
     assert 0.0 < decision.retry_after < 0.2
     assert limiter.statistics().utilisation == pytest.approx(5 / 600)
+
+
+SLOW: dict[str, tuple[str, float, Callable[[], Admits]]] = {
+    "nginx 60r/m": ("60/min", 1.0, lambda: nginx(1, 0)),
+    "nginx 20r/m burst=3": ("20/min", 1 / 3, lambda: nginx(1 / 3, 3)),
+    "a bucket of 10": ("0.5/s", 0.5, lambda: token_bucket(0.5, 10)),
+    "a rolling window": ("60/min", 1.0, lambda: rolling_window(60, 60.0)),
+    "a small window": ("2/5s", 0.4, lambda: rolling_window(2, 5.0)),
+}
+
+
+@pytest.mark.parametrize("server", SLOW)
+def test_slow_limit_begins_without_a_burst_that_the_server_may_lack(server: str) -> None:
+    text, rate, admits = SLOW[server]
+    record = run(admits(), 60.0, limiter=RateLimiter(text, concurrency_limit=8))
+    assert len(record.throttled) <= 4
+    assert record.used(0.0, 60.0, rate) >= 0.8
+
+
+@virtual
+async def test_slow_limit_waits_for_no_answer_that_never_comes() -> None:
+    limiter = RateLimiter("24/day")
+    ThrottledTransport(limiter)
+    begun = now()
+    for _ in range(5):
+        await limiter.acquire()
+    assert now() - begun == pytest.approx(8.0, abs=0.2)

@@ -174,7 +174,7 @@ async def test_verdict_of_should_retry_comes_first(later: bool) -> None:
 async def test_cause_that_is_known_further_in_is_kept() -> None:
     script = Script(502, 503)
     inner = ThrottledTransport(
-        RateLimiter("2/h"), transport=script, queue_timeout=1, retry=Retry(statuses={503})
+        RateLimiter("2/h"), transport=script, queue_timeout=5, retry=Retry(statuses={503})
     )
     around = ThrottledTransport(RateLimiter(), transport=inner, retry=Retry(statuses={502}))
     async with httpx.AsyncClient(transport=around) as client:

@@ -10,9 +10,9 @@ Admits: TypeAlias = Callable[[float], bool]
 """Decides about a request that arrives at that time, which never decreases."""
 
 
-def nginx(rate: int, burst: int) -> Admits:
+def nginx(rate: float, burst: int) -> Admits:
     """`limit_req` with nodelay: a leaky bucket in thousandths of a request, on a clock of ms."""
-    excess, last = 0, -1
+    excess, last = 0.0, -1
 
     def admits(now: float) -> bool:
         nonlocal excess, last
@@ -85,12 +85,12 @@ def sliding_counter(limit: int) -> Admits:
     return admits
 
 
-def rolling_window(limit: int) -> Admits:
-    """A window of a second, exact."""
+def rolling_window(limit: int, period: float = 1.0) -> Admits:
+    """An exact window."""
     log: list[float] = []
 
     def admits(now: float) -> bool:
-        log[:] = [at for at in log if at > now - 1.0]
+        log[:] = [at for at in log if at > now - period]
         if len(log) >= limit:
             return False
         log.append(now)
