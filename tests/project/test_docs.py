@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from asyncio.subprocess import PIPE
@@ -134,6 +135,56 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         lines = filter(None, text_of(index).splitlines())
         listed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines}
     assert pages - listed == set()
+
+
+# Written by programs, so as long as their results.
+GENERATED = (
+    "project/benchmarks/",
+    "project/results/",
+    "reference/api/",
+    "reference/options",
+    "reference/vendors",
+)
+MOST_WORDS, MOST_IN_ALL, MOST_OF_README = 1_500, 28_000, 800
+# To be shortened; what they have above the most is not counted.
+LONG = {"concepts/how-it-works": 2_500, "guides/stores": 1_800}
+
+
+def words_of(text: str) -> int:
+    """Return the number of words that a reader sees, those of the code too."""
+    seen = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    return sum(1 for word in seen.split() if re.search(r"\w", word))
+
+
+def test_pages_are_short() -> None:
+    pages = {
+        page.relative_to(DOCS).with_suffix("").as_posix(): words_of(text)
+        for page, text in PAGES.items()
+        if page.is_relative_to(DOCS)
+    }
+    counted = {name: words for name, words in pages.items() if not name.startswith(GENERATED)}
+    assert [it for it, words in counted.items() if words > LONG.get(it, MOST_WORDS)] == []
+    assert sum(min(words, MOST_WORDS) for words in counted.values()) <= MOST_IN_ALL
+    assert len(PAGES[ROOT / "README.md"].split()) <= MOST_OF_README
+    assert words_of("| two words | - |\n<!-- unseen -->") == 2
+
+
+def test_readme_says_how_large_the_package_is() -> None:
+    code = (
+        "import sys; from pathlib import Path; from aiothrottle import RateLimiter; "
+        "RateLimiter('10/s', concurrency_limit=2); "
+        "print(sum(len(Path(it.__file__).read_text(encoding='utf-8').splitlines()) "
+        "for name, it in sys.modules.items() if name.startswith('aiothrottle')))"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    files = Path(aiothrottle.__file__).parent.rglob("*.py")
+    lines = sum(len(text_of(it).splitlines()) for it in files)
+    [said] = re.findall(
+        r"([\d,]+) lines of Python, of which a program with a limiter loads ([\d,]+)",
+        " ".join(PAGES[ROOT / "README.md"].split()),
+    )
+    numbers = [float(it.replace(",", "")) for it in said]
+    assert numbers == pytest.approx([lines, int(printed)], rel=0.15)
 
 
 def test_benchmark_page_has_the_docstring_of_its_script() -> None:
