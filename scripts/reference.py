@@ -425,7 +425,18 @@ def signature(name: str, called: Callable[..., object], *, is_method: bool = Fal
     line = f"{name}({', '.join(parts)}){end}"
     if len(line) <= 90 or not parts:
         return line
-    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
+    return f"{name}(\n" + "".join(f"    {wrapped(part)},\n" for part in parts) + f"){end}"
+
+
+def wrapped(parameter: str) -> str:
+    """Return a parameter with the parts of a long union on lines of their own."""
+    if len(parameter) <= 86:
+        return parameter
+    depth, text = 0, ""
+    for character in parameter:
+        depth += (character in "[(") - (character in "])")
+        text += "\n        |" if character == "|" and depth == 0 else character
+    return re.sub(r" +\n", "\n", text)
 
 
 # ---- fields and members --------------------------------------------------------------------------
@@ -648,8 +659,9 @@ def index_text() -> str:
 
 
 def cell(text: str) -> str:
-    """Return the text of a cell of a table."""
-    return re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
+    """Return the text of a cell of a table; options are code, or "--" would become a dash."""
+    text = re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", r"`\1`", text)
 
 
 def option_rows(parser: ArgumentParser) -> Iterator[str]:
