@@ -1,7 +1,7 @@
 """Unknown limits, found and followed: `uv run benchmarks/adaptive.py [--write]`.
 
 Real limiters are simulated on virtual time, so every machine gives the same results. This page has
-2 seeds for each case; [Unknown limits](../../concepts/adaptive.md) has tables of 20 seeds. The
+2 seeds for each case; [Results](../results/adaptive.md) has tables of 20 seeds. The
 rules of other projects are in `benchmarks/rivals.py`.
 """
 
@@ -22,7 +22,7 @@ from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulate
 from aiothrottle.testing.server import AlgorithmName
 
-PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "adaptive.md"
+PAGE = Path(__file__).parents[1] / "docs" / "project" / "results" / "adaptive.md"
 TITLE = "Unknown limits"
 
 ALGORITHMS: tuple[AlgorithmName, ...] = ("sliding-window-log", "fixed-window", "token-bucket")

@@ -3,7 +3,7 @@
 A session against a server on 127.0.0.1 that counts in an exact rolling window, in real time: with
 a network that jitters, and with some responses that take longer. One case after the other, because
 bursts of other cases in this process would be jitter as well: it takes eight minutes. `--write`
-puts the table into docs/concepts/adaptive.md, between the markers there.
+puts the table into docs/project/results/adaptive.md, between the markers there.
 """
 
 import argparse

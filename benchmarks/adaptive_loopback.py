@@ -2,7 +2,7 @@
 
 The same search as in adaptive.py, but by a session against a server on 127.0.0.1, in real time, and
 beside it the simulation of the same minute. All runs are concurrent: it takes a minute.
-`--write` puts the table into docs/concepts/adaptive.md, between the markers there.
+`--write` puts the table into docs/project/results/adaptive.md, between the markers there.
 """
 
 import argparse

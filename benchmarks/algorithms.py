@@ -1,8 +1,8 @@
 """Throttled requests by client and server algorithm: `uv run benchmarks/algorithms.py`.
 
-`--write` puts the tables into docs/concepts/choosing.md, between the markers there. Nothing is
-measured: it is simulated on virtual time, so every machine gives the same results. Takes about two
-minutes.
+`--write` puts the tables into docs/project/results/algorithms.md, between the markers there.
+Nothing is measured: it is simulated on virtual time, so every machine gives the same results. Takes
+about two minutes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from aiothrottle.algorithms import (
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Server, simulate
 
-PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "choosing.md"
+PAGE = Path(__file__).parents[1] / "docs" / "project" / "results" / "algorithms.md"
 
 LIMIT = 20
 JITTER = 0.01

@@ -226,6 +226,8 @@ class LearnedBurst:
         Evenly spaced, the first few tokens of a fast limit cost a part of a second. Those of a slow
         one would cost seconds: its burst doubles with the answers, without a wait.
         """
+        if self.interval == math.inf:
+            return  # there is no limit of requests, so no burst of them
         self.size = min(self.most, max(1.0, _RESOLUTION / self.interval))
         self._opens = self.size < self.most
         self._changed(-math.inf)

@@ -20,7 +20,7 @@ __all__ = ["PAGE", "Found", "percent", "rounded", "throttled_shares", "write"]
 #: Of each server the trials by line, or why it was skipped.
 Found = Mapping[str, Mapping[str, Trial] | str]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "servers" / "your-server.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "project" / "results" / "servers.md"
 _FILE = Path(__file__).with_name("results.json")
 
 

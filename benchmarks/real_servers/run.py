@@ -15,7 +15,7 @@ listed as skipped.
 `--only` takes a first word (all of nginx) or a whole name. The package under test is the one that
 this Python imports: for another work tree run its Python, or set PYTHONPATH to its root.
 `--probe` runs `aiothrottle probe --find-limit` in front of each server with a rate limit, and a
-crawl with the line that it prints. `--write` puts the tables into docs/servers/your-server.md,
+crawl with the line that it prints. `--write` puts the tables into docs/project/results/servers.md,
 between the markers there.
 """
 

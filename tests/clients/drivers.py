@@ -1,4 +1,4 @@
-"""The recipes of docs/servers/works-with.md, each in front of a fake of its server."""
+"""The recipes of docs/servers/works-with*.md, each in front of a fake of its server."""
 
 import json
 from collections.abc import AsyncGenerator, Callable

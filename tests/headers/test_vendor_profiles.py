@@ -1,6 +1,6 @@
 """profiles.toml: each entry is well-formed and dated, and becomes a `Profile`; the page lists it.
 
-After a change of the file, rewrite the table of docs/reference/headers.md with
+After a change of the file, rewrite the table of docs/reference/vendors.md with
 
     python -m tests.headers.test_vendor_profiles
 """
@@ -83,7 +83,7 @@ def test_error_names_the_broken_entry(text: str) -> None:
 
 # ---- the page ------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "vendors.md"
 HEAD = "| vendor | own rules | to know | source | read |\n|---|---|---|---|---|\n"
 LISTED = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 
