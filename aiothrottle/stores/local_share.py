@@ -13,7 +13,7 @@ from typing import Any
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.algorithms.protocol import inherit
 from aiothrottle.amounts import common, positive
-from aiothrottle.stores.ledger import Record
+from aiothrottle.stores.record import Record
 from aiothrottle.stores.store import Answer
 
 __all__ = ["LocalShare"]

@@ -20,7 +20,7 @@ except ModuleNotFoundError as _error:
 
 from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.record import EPOCH
 from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore

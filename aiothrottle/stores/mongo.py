@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -18,7 +18,6 @@ from pymongo.errors import DuplicateKeyError
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.mongo_wait_until import (
     SEAL,
     SOUND,
@@ -28,8 +27,9 @@ from aiothrottle.stores.mongo_wait_until import (
     fresh,
     move,
 )
+from aiothrottle.stores.record import EPOCH
 from aiothrottle.stores.slots import slots_key
-from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
+from aiothrottle.stores.store import Answer, Key, Step, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MongoStore"]
@@ -96,22 +96,14 @@ class MongoStore(SwapStore):
             hint=self._trouble,
         )
 
-    async def reserve(
-        self,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *,
-        horizon: float = 0.0,
-    ) -> Answer:
-        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
-        if type(algorithm) is WaitUntil and len(costs) == 1 and 0 < costs[0] <= algorithm.capacity:
-            check_costs(*costs)
-            check_horizon(horizon)
-            answer = await self._move(key, algorithm, costs[0], horizon)
-            if answer is not None:
-                return answer
-        return await super().reserve(key, algorithm, costs, horizon=horizon)
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        if type(algorithm) is WaitUntil and step.method == "reserve" and len(step.costs) == 1:
+            (cost,) = step.costs
+            if 0 < cost <= algorithm.capacity:
+                answer = await self._move(key, algorithm, cost, step.seconds)
+                if answer is not None:
+                    return answer
+        return await super()._execute(key, algorithm, step)
 
     async def _move(
         self, key: Key, algorithm: WaitUntil, cost: float, horizon: float

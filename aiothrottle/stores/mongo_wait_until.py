@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 from aiothrottle.algorithms import WaitUntil
 from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import LATEST, check_dumped, until
-from aiothrottle.stores.ledger import EPOCH, HEAD, DamagedRecordError, Record, seal
+from aiothrottle.stores.record import EPOCH, HEAD, DamagedRecordError, Record, seal
 from aiothrottle.stores.store import Answer
 
 __all__ = ["SEAL", "SOUND", "answer_of", "bytes_of", "fields_of", "fresh", "move"]

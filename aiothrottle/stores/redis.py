@@ -26,10 +26,9 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
-from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.record import EPOCH
 from aiothrottle.stores.redis_nodes import Nodes
 from aiothrottle.stores.request import (
     LOAD,
@@ -43,13 +42,7 @@ from aiothrottle.stores.request import (
     read_loaded,
 )
 from aiothrottle.stores.slots import Claim, Granted
-from aiothrottle.stores.store import (
-    Answer,
-    Key,
-    check_costs,
-    check_horizon,
-    check_instant,
-)
+from aiothrottle.stores.store import Answer, Key, Step
 from aiothrottle.stores.swap import Loaded, SwapStore
 from aiothrottle.stores.wakes import Wakes
 
@@ -143,41 +136,6 @@ class RedisStore(SwapStore):
         """Return the name of the node of a cluster that has the record of the key."""
         return "" if self._nodes is None else self._nodes.name_of(self._requests.name(key))
 
-    async def reserve(
-        self,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *,
-        horizon: float = 0.0,
-    ) -> Answer:
-        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
-        check_costs(*costs)
-        check_horizon(horizon)
-        answer = await self._decide("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
-        return answer or await super().reserve(key, algorithm, costs, horizon=horizon)
-
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
-        """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`."""
-        check_costs(cost)
-        check_instant(instant)
-        if await self._decide("refund", key, algorithm, [cost], instant) is None:
-            await super().refund(key, algorithm, cost, instant)
-
-    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Return the answer that `reserve` would give for the cost, and spend nothing."""
-        check_costs(cost)
-        answer = await self._decide("peek", key, algorithm, [cost])
-        return answer or await super().peek(key, algorithm, cost)
-
-    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count a cost that was spent already; there may be a debt afterwards."""
-        check_costs(cost)
-        answer = await self._decide("record", key, algorithm, [cost])
-        return answer or await super().record(key, algorithm, cost)
-
     async def clear(self, key: Key) -> None:
         """Forget the record of the key, and its slots."""
         names = self._requests.names(key)
@@ -198,20 +156,12 @@ class RedisStore(SwapStore):
         """
         return RedisPipeline(self._requests, pipe)
 
-    async def _decide(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> Answer | None:
-        """Have the script decide; None if it does not know the algorithm."""
-        request = self._requests.make(method, key, algorithm, costs, *numbers)
-        if request is None:
-            return None
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        request = self._requests.make(key, algorithm, step)
+        if request is None:  # the script does not know the algorithm
+            return await super()._execute(key, algorithm, step)
         reply = await self._run(self._record, request)
-        return read_answer(reply, key, algorithm, len(costs))
+        return read_answer(reply, key, algorithm, len(step.costs))
 
     # ---- slots -----------------------------------------------------------------------------------
 
@@ -388,43 +338,30 @@ class RedisPipeline:
         horizon: float = 0.0,
     ) -> "Queued":
         """Queue `Store.reserve`, and return the call."""
-        check_costs(*costs)
-        check_horizon(horizon)
-        return self._queue("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
+        return self._queue(key, algorithm, Step("reserve", costs, horizon))
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
         """Queue `Store.refund`, and return the call."""
-        check_costs(cost)
-        check_instant(instant)
-        return self._queue("refund", key, algorithm, [cost], instant)
+        return self._queue(key, algorithm, Step("refund", (cost,), instant))
 
     def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.peek`, and return the call."""
-        check_costs(cost)
-        return self._queue("peek", key, algorithm, [cost])
+        return self._queue(key, algorithm, Step("peek", (cost,)))
 
     def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.record`, and return the call."""
-        check_costs(cost)
-        return self._queue("record", key, algorithm, [cost])
+        return self._queue(key, algorithm, Step("record", (cost,)))
 
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
         # The pipeline of a cluster does not queue what its `unlink` is given.
         self._pipe.execute_command("UNLINK", *self._requests.names(key))
 
-    def _queue(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> "Queued":
-        request = self._requests.make(method, key, algorithm, costs, *numbers)
+    def _queue(self, key: Key, algorithm: Algorithm[Any], step: Step) -> "Queued":
+        request = self._requests.make(key, algorithm, step)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
-        queued = Queued(len(self._pipe), key, algorithm, len(costs))
+        queued = Queued(len(self._pipe), key, algorithm, len(step.costs))
         keys, args = request
         self._pipe.execute_command("EVAL", RECORD, len(keys), *keys, *args)
         return queued

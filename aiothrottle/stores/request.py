@@ -8,18 +8,17 @@ import os
 import pkgutil
 import secrets
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
 from aiothrottle.algorithms import AllOf, PerResource, SlidingWindowLog
-from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.protocol import Algorithm, max_wait
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.damage import report_damage
-from aiothrottle.stores.ledger import other_algorithm, seal
 from aiothrottle.stores.port import numbers_of, numbers_of_costs, read_remaining
+from aiothrottle.stores.record import other_algorithm, report_damage, seal
 from aiothrottle.stores.slots import Claim, Granted
-from aiothrottle.stores.store import Answer, Key, name_of
+from aiothrottle.stores.store import Answer, Key, Step, name_of
 
 __all__ = [
     "LOAD",
@@ -106,35 +105,21 @@ class Requests:
     def _slots_of(self, name: str) -> list[str]:
         return [f"{name}:{part}" for part in ("leases", "slots", "queue")]
 
-    def make(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> Request | None:
-        """Return a request to `record.lua`; None if the script does not know the algorithm.
-
-        Args:
-            method: The method of `Store`.
-            key: The key of the record.
-            algorithm: Decides.
-            costs: The costs of the method.
-            numbers: The other numbers of the method.
-        """
+    def make(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Request | None:
+        """Return a request to `record.lua`; None if the script does not know the algorithm."""
         record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
         if record is None:
             return None
+        numbers: tuple[float, ...] = ()
+        if step.method == "reserve":
+            numbers = step.seconds, max_wait(algorithm)
+        elif step.method == "refund":
+            numbers = (step.seconds,)
+        packed = _packed(self.keep, *numbers, *numbers_of_costs(algorithm, step.costs))
         time = b"" if self._clock is None else _packed(self._clock())
         return Request(
             [record.name, self.id(record.name), *record.logs],
-            [
-                method,
-                record.sealed,
-                _packed(self.keep, *numbers, *numbers_of_costs(algorithm, costs)),
-                time,
-            ],
+            [step.method, record.sealed, packed, time],
         )
 
     def _remember(self, key: Key, algorithm: Algorithm[Any]) -> _Record | None:
