@@ -27,7 +27,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.request import RECORD, Requests
+from aiothrottle.stores.redis_scripts import RECORD, Requests
 from aiothrottle.stores.store import Step
 
 __all__ = ["report"]

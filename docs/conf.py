@@ -63,7 +63,7 @@ nitpick_ignore_regex = [
         r"aiothrottle\.(headers\.(fields|memo)|testing\.algorithms|transport)\..*",
     ),
     ("py:.*", r"aiothrottle\.algorithms\.(level\..*|composite\.Composite|windows\.Window)"),
-    ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.request)\..*"),
+    ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.redis_scripts)\..*"),
     ("py:.*", r"aiothrottle\.(adaptive\.concurrency\.Extremes|aiohttp\.arguments\..*)"),
 ]
 

@@ -24,11 +24,11 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.fallback import SHORTEST_PAUSE, Fallback, Here
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.share_size import OnStoreError, ShareSize
-from aiothrottle.stores.store import Answer, Key, Store
+from aiothrottle.stores.share import ShareSize
+from aiothrottle.stores.store import Answer, Key, OnStoreError, Store
 
 if TYPE_CHECKING:
-    from aiothrottle.stores.spent import Spent
+    from aiothrottle.stores.share import Spent
 
 __all__ = ["FailoverStore"]
 

@@ -11,10 +11,8 @@ from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.amounts import nothing, total
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.local_share import LocalShare
-from aiothrottle.stores.share_size import OnStoreError, ShareSize
-from aiothrottle.stores.spent import Spent
-from aiothrottle.stores.store import Answer
+from aiothrottle.stores.share import LocalShare, ShareSize, Spent
+from aiothrottle.stores.store import Answer, OnStoreError
 
 __all__ = ["SHORTEST_PAUSE", "Fallback", "Here"]
 

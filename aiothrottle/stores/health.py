@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from aiothrottle._checks import duration
 from aiothrottle.algorithms.protocol import until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.process_count import ProcessCounter
+from aiothrottle.stores.share import ProcessCounter
 from aiothrottle.stores.store import Key, Store
 
 __all__ = ["Health"]

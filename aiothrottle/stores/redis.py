@@ -29,8 +29,8 @@ from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.record import EPOCH
-from aiothrottle.stores.redis_nodes import Nodes
-from aiothrottle.stores.request import (
+from aiothrottle.stores.redis_cluster import Nodes
+from aiothrottle.stores.redis_scripts import (
     LOAD,
     RECORD,
     SLOTS,
@@ -41,10 +41,10 @@ from aiothrottle.stores.request import (
     read_granted,
     read_loaded,
 )
+from aiothrottle.stores.redis_wakes import Wakes
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, Step
 from aiothrottle.stores.swap import Loaded, SwapStore
-from aiothrottle.stores.wakes import Wakes
 
 __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 

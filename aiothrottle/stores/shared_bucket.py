@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.rate import Rate
     from aiothrottle.stores.reserved import ReservedState
-    from aiothrottle.stores.share_size import OnStoreError
-    from aiothrottle.stores.store import Answer, Key, Store
+    from aiothrottle.stores.store import Answer, Key, OnStoreError, Store
 
 __all__ = ["SharedBucket"]
 

@@ -9,13 +9,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from aiothrottle._checks import check_choice, shown
 from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import Amounts
 
 Key: TypeAlias = str | tuple[str, ...]
 """The name of a record: a text, or several, such as an action and an actor."""
+
+OnStoreError: TypeAlias = Literal["raise", "local", "open", "closed"]
+"""What serves while a store fails."""
+
+CHOICES: Final = ("raise", "local", "open", "closed")
 
 # Of longer names the beginning and a digest are kept.
 _LONGEST_NAME = 200
@@ -189,6 +195,31 @@ class Store(ABC):
         Args:
             key: Of the record.
         """
+
+
+def check_share(on_store_error: OnStoreError, local_share: float | None) -> None:
+    """Check the two arguments of a limiter.
+
+    Raises:
+        TypeError: `local_share` is not a number.
+        ValueError: One of them is out of range, or they contradict each other.
+    """
+    check_choice("on_store_error", on_store_error, CHOICES)
+    if local_share is None:
+        return
+    wanted = "the part of the limit that this process may use alone, such as 1/8 for 8 processes"
+    # A bool is an int for Python, but no part of anything.
+    if not isinstance(local_share, int | float) or isinstance(local_share, bool):
+        raise TypeError(f"local_share must be a number, {wanted}, got {shown(local_share)}")
+    if not 0 < local_share <= 1:
+        raise ValueError(
+            f"local_share must be above 0 and at most 1, {wanted}, got {shown(local_share)}"
+        )
+    if on_store_error != "local":
+        raise ValueError(
+            f"local_share={local_share!r} has no effect with on_store_error={on_store_error!r}: "
+            "write on_store_error='local' too, or leave local_share out"
+        )
 
 
 def check_key(key: Key) -> None:

@@ -18,7 +18,7 @@ from pymongo import AsyncMongoClient
 from aiothrottle import FixedWindow, StoreUnavailable, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Claim, Key, SlotStore
-from aiothrottle.stores import request as of_redis
+from aiothrottle.stores import redis_scripts as of_redis
 from aiothrottle.stores import swap as of_swap
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.record import DamageLog, seal

@@ -14,7 +14,7 @@ from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, StoreUnava
 from aiothrottle.events import Event
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.share_size import CHOICES, OnStoreError
+from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import VirtualTimeLoop
 from tests.outages.processes import back, fall, outcomes, process
 from tests.support.failing import Client, Server

@@ -18,7 +18,7 @@ from aiothrottle.algorithms import (
     TokenBucket,
 )
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.process_count import ProcessCounter
+from aiothrottle.stores.share import ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
 from tests.outages.processes import OUTAGES, Workers, back, limiter_on, process

@@ -27,7 +27,7 @@ from aiothrottle import (
 from aiothrottle.algorithms import Algorithm, AllOf, Cooldown, PerResource, Unlimited
 from aiothrottle.amounts import amounts
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.request import LOAD, RECORD
+from aiothrottle.stores.redis_scripts import LOAD, RECORD
 from aiothrottle.testing.store_contract import CHECKS, ManualClock
 from tests.support.effort import EFFORT, SEED
 from tests.support.servers import Cluster, Valkey, free_port

@@ -21,8 +21,6 @@ from aiothrottle._checks import duration
 from aiothrottle.errors import reason_of
 from aiothrottle.stores.store import name_of
 
-__all__ = ["Wakes"]
-
 _LOG = logging.getLogger("aiothrottle")
 
 # Seconds before the next attempt to listen; they double up to the longest, and begin anew after a

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Nodes"]
-
 # A call whose connection was closed is sent again so often.
 _REPEATS = 2
 
