@@ -55,32 +55,13 @@ def slots_of_share(limit: int, local_share: float) -> int:
     return max(1, math.floor(limit * local_share + _ROUNDING))
 
 
-class ShareSize:
-    """The size of this process's share of a rate limit.
+def divisor_of(local_share: float) -> float:
+    """Return how many such shares are a limit: 1.0 or more.
 
-    Args:
-        local_share: The size that the user gives, above 0 and at most 1; None to count processes.
-        counter: Counts the processes; not used if a size is given.
+    >>> divisor_of(0.25), divisor_of(5e-324)
+    (4.0, 1000000000000.0)
     """
-
-    __slots__ = ("_counter", "_given")
-
-    def __init__(self, local_share: float | None, counter: "ProcessCounter") -> None:
-        self._given = None if local_share is None else min(1 / local_share, _MOST)
-        self._counter = counter
-
-    @property
-    def divisor(self) -> float:
-        """The limit divided by this is the share: 1.0 or more."""
-        return self._counter.processes if self._given is None else self._given
-
-    def must_count(self, now: float) -> bool:
-        """Return whether it is time to count the processes; if so, the caller has to."""
-        return self._given is None and self._counter.is_due(now)
-
-    async def count(self, store: Store) -> None:
-        """Count the processes that use the store. Raises what the store raises."""
-        await self._counter.register(store)
+    return min(1 / local_share, _MOST)
 
 
 class ProcessCounter:

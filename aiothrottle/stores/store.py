@@ -7,7 +7,7 @@ of two machines are never compared. One call asks for all waiters of a queue.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -79,6 +79,18 @@ class Step:
             raise ValueError(f"a horizon is a number of seconds, 0 or more, not {seconds!r}")
         if self.method == "refund" and not math.isfinite(seconds):
             raise ValueError(f"an instant is a finite number from Answer.instants, not {seconds!r}")
+
+    def sent_to(
+        self, store: "Store", key: Key, algorithm: Algorithm[Any]
+    ) -> Awaitable[Answer | None]:
+        """Call the method of the store, which may be one of the user's own."""
+        if self.method == "reserve":
+            return store.reserve(key, algorithm, self.costs, horizon=self.seconds)
+        (cost,) = self.costs
+        if self.method == "refund":
+            return store.refund(key, algorithm, cost, self.seconds)
+        method = store.peek if self.method == "peek" else store.record
+        return method(key, algorithm, cost)
 
 
 class Store(ABC):
