@@ -206,17 +206,13 @@ class Calls(Generic[_Call]):
             if self._prepare is not None:
                 await self._guard(queue, self._prepare())
                 self._prepare = None
-            replies = await self._guard(queue, self._send_all(calls))
+            replies = await self._guard(queue, self._send(calls))
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)
             if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
                 self._fail_waiting(queue, error)
             raise
         queue.answered_at, queue.failed_for = clock(), 0.0
-        return replies
-
-    async def _send_all(self, calls: list[_Call]) -> Sequence[Any]:
-        replies = await self._send(calls)
         if len(replies) != len(calls):
             raise StoreUnavailable(
                 f"{self._server}: {len(replies)} replies to {len(calls)} calls, not one for each"
@@ -228,14 +224,14 @@ class Calls(Generic[_Call]):
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
         blocked = queue.blocked
-        blocked.begin()
+        begun = blocked.begin()
         try:
             if self._patient:
-                call = _postponing(call, blocked)
+                call = _postponing(call, blocked, begun)
             if self._timeout is None:
                 return await call
             async with asyncio.timeout(None) as timeout:
-                timer = _Timer(self._timeout, blocked, timeout)
+                timer = _Timer(self._timeout, timeout, blocked, begun)
                 try:
                     return await call
                 finally:
@@ -297,11 +293,12 @@ class _Blocked:
         late = self._loop.time() - self._beat_at
         return self._seconds + (late if late > _BEAT else 0.0)
 
-    def begin(self) -> None:
-        """Note that a call begins."""
+    def begin(self) -> float:
+        """Note that a call begins; return `seconds`."""
         self.calls += 1
         if self._beat_at == math.inf:
             self._start()
+        return self.seconds
 
     def _start(self) -> None:
         self._beat_at = self._loop.time() + _BEAT
@@ -321,9 +318,11 @@ class _Timer:
     long at the most.
     """
 
-    def __init__(self, seconds: float, blocked: _Blocked, timeout: asyncio.Timeout) -> None:
+    def __init__(
+        self, seconds: float, timeout: asyncio.Timeout, blocked: _Blocked, begun: float
+    ) -> None:
         self._timeout = timeout
-        self._blocked, self._known = blocked, blocked.seconds
+        self._blocked, self._known = blocked, begun
         self._most: float = seconds
         self._loop = asyncio.get_running_loop()
         self.handle = self._loop.call_later(seconds, self._end)
@@ -344,8 +343,8 @@ class _Postponing(asyncio.Task[Any]):
     If the call ends before the postponed cancellation, the driver takes its timeout back.
     """
 
-    def __init__(self, call: Awaitable[Any], blocked: _Blocked) -> None:
-        self._blocked, self._known = blocked, blocked.seconds
+    def __init__(self, call: Awaitable[Any], blocked: _Blocked, begun: float) -> None:
+        self._blocked, self._known = blocked, begun
         self._postponed: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._call_later = loop.call_later
@@ -376,12 +375,12 @@ class _Postponing(asyncio.Task[Any]):
             self._postponed = None
 
 
-async def _postponing(call: Awaitable[_Result], blocked: _Blocked) -> _Result:
+async def _postponing(call: Awaitable[_Result], blocked: _Blocked, begun: float) -> _Result:
     """Return what the call returns, with the driver's timers postponed; raise what it raises.
 
     Cancelling it cancels the call at once, and waits for its end.
     """
-    task = _Postponing(call, blocked)
+    task = _Postponing(call, blocked, begun)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -92,21 +93,6 @@ class RedisStore(SwapStore):
     >>> from redis.asyncio import Redis
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
-
-    __slots__ = (
-        "_calls",
-        "_client",
-        "_clock",
-        "_exceptions",
-        "_load",
-        "_nodes",
-        "_record",
-        "_requests",
-        "_slots",
-        "_swap",
-        "_timeout",
-        "_wakes",
-    )
 
     def __init__(
         self,
@@ -203,19 +189,22 @@ class RedisStore(SwapStore):
 
     # ---- the server ------------------------------------------------------------------------------
 
-    async def _run(self, script: Any, request: Request, *, first: bool = False) -> Any:  # noqa: ANN401 - the driver's
+    def _run(self, script: Any, request: Request, *, first: bool = False) -> Awaitable[Any]:  # noqa: ANN401 - the driver's
         """Call a script and return its reply."""
-        return await self._ask(
-            lambda client: script(request.keys, request.args, client), request.keys[0], first=first
-        )
+        return self._ask(partial(script, *request), request.keys[0], first=first)
 
-    async def _ask(self, call: _Call, name: str, *, first: bool = False) -> Any:  # noqa: ANN401
+    def _ask(self, call: _Call, name: str, *, first: bool = False) -> Awaitable[Any]:
         """Send a call about the record of that name, in its turn, and return the reply."""
-        nodes = self._nodes
-        if nodes is None:
-            return await self._calls_to("", self._check).ask(call, first=first)
+        if self._nodes is None:
+            calls = self._calls.get("") or self._calls_to("", self._check)
+            return calls.ask(call, first=first)
+        return self._ask_node(self._nodes, call, name, first=first)
+
+    async def _ask_node(self, nodes: Nodes, call: _Call, name: str, *, first: bool) -> Any:  # noqa: ANN401
         node = nodes.name_of(name)
-        calls = self._calls_to(node, lambda: nodes.send(self._check_one, name))
+        calls = self._calls.get(node) or self._calls_to(
+            node, lambda: nodes.send(self._check_one, name)
+        )
         try:
             return await calls.ask(lambda _: nodes.send(call, name), first=first)
         except StoreUnavailable:
@@ -223,18 +212,16 @@ class RedisStore(SwapStore):
             raise
 
     def _calls_to(self, node: str, check: Callable[[], Awaitable[None]]) -> Calls[_Call]:
-        calls = self._calls.get(node)
-        if calls is None:
-            limit, batch = _bounds_of(self._client)
-            calls = self._calls[node] = Calls[_Call](
-                f"Redis {node}".rstrip(),
-                self._send,
-                limit=limit,
-                batch=batch,
-                timeout=self._timeout,
-                patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
-                prepare=check,
-            )
+        limit, batch = _bounds_of(self._client)
+        calls = self._calls[node] = Calls[_Call](
+            f"Redis {node}".rstrip(),
+            self._send,
+            limit=limit,
+            batch=batch,
+            timeout=self._timeout,
+            patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
+            prepare=check,
+        )
         return calls
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:

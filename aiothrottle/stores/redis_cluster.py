@@ -23,8 +23,6 @@ class Nodes:
         exceptions: The exceptions of its package.
     """
 
-    __slots__ = ("_client", "_exceptions", "_is_initialized", "_redirections", "_suspects")
-
     def __init__(self, client: Any, exceptions: ModuleType) -> None:  # noqa: ANN401 - the driver's own
         self._client = client
         self._exceptions = exceptions

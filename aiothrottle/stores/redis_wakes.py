@@ -46,17 +46,6 @@ class Wakes:
     Messages are lost while there is no connection: so a new subscription wakes all owners.
     """
 
-    __slots__ = (
-        "_client",
-        "_doubted_at",
-        "_reader",
-        "_reported_at",
-        "_timer",
-        "_wakes",
-        "channels",
-        "id",
-    )
-
     def __init__(
         self,
         client: Any,  # noqa: ANN401 - the driver's own
