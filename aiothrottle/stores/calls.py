@@ -246,10 +246,10 @@ class Calls(Generic[_Call]):
             blocked.calls -= 1
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
-        reason = reason_of(error, outer)
-        if self._hint is not None and isinstance(error, TimeoutError) and (hint := self._hint()):
-            reason = f"{reason}: {hint}"
-        ours = StoreUnavailable(f"{self._server}: {reason}")
+        hint = ""
+        if self._hint is not None and isinstance(error, TimeoutError):
+            hint = self._hint()
+        ours = StoreUnavailable(f"{self._server}: {reason_of(error, outer, hint)}")
         ours.__cause__ = error
         return ours
 

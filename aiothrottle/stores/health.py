@@ -38,6 +38,14 @@ _JITTER = 0.25
 # Followers that are notified in one turn of the loop.
 _NOTIFIED_AT_ONCE = 100
 
+# What becomes of requests until the store answers.
+_MEANWHILE: dict[str, str] = {
+    "raise": "fail",
+    "local": "get this process's share of the limit",
+    "open": "are granted without the limit",
+    "closed": "wait",
+}
+
 
 class Follower(Protocol):
     """A limiter for which the server fails."""
@@ -129,13 +137,16 @@ class Health:
         if self.failures and self.pause() == 0.0:  # else it may be older than the failure
             self.end_outage()
 
-    def begin_outage(self, choice: str, reason: str) -> None:
+    def begin_outage(self, choice: str, reason: str, key: Key | None = None) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
             self._reported_at = _now()
             self.outage = next(_OUTAGES)
             # The reason is in the words of a server: escaped and cut, it forges no line.
-            _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
+            _LOG.warning(
+                "%s fails, on_store_error=%r: %.500r; %s",
+                *(self._name, choice, reason, _meanwhile(choice, key)),
+            )
 
     def end_outage(self) -> None:
         """Notify all followers that the server is back, and log it, unless that is logged."""
@@ -250,18 +261,23 @@ class Outage:
             health.move_to(self._loop)
             self.health = health
 
-    def check_turn(self) -> None:
+    def check_turn(self, key: Key) -> None:
         """Raise without a call if the server has just failed, and not for the first time."""
         health = self.health
-        if health.failures > 1 and not health.take_turn():
-            cause = health.error and health.error.__cause__
-            raise StoreUnavailable(f"not asked again yet: {health.error}") from cause
+        if health.error is not None and health.failures > 1 and not health.take_turn():
+            raise self.error_for(key, health.error, "not asked again yet; ")
 
-    def call_failed(self, now: float, error: StoreUnavailable) -> None:
+    def call_failed(self, now: float, key: Key, error: StoreUnavailable) -> None:
         """Note a failed call."""
         self.health.call_failed(error)
-        self.health.begin_outage(self.choice, str(error))
+        self.health.begin_outage(self.choice, str(error), key)
         self.begin(now)
+
+    def error_for(self, key: Key, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
+        """Return the error for requests with the key: what failed, and what becomes of them."""
+        ours = StoreUnavailable(f"{error}; {more}{_meanwhile(self.choice, key)}")
+        ours.__cause__ = error.__cause__
+        return ours
 
     def begin(self, now: float) -> None:
         """Go on without the store, as it fails for this limiter or for another one."""
@@ -314,6 +330,11 @@ class Outage:
         """Continue with the server."""
         if (returned := self._returned()) is not None:
             returned()
+
+
+def _meanwhile(choice: str, key: Key | None) -> str:
+    requests = "requests" if key is None else f"requests with key {key!r:.200}"
+    return f"{requests} {_MEANWHILE[choice]} until it answers"
 
 
 def _now() -> float:

@@ -115,9 +115,10 @@ class FailoverStore(Store):
                 answer = await step.sent_to(self._guarded, key, algorithm)
             except StoreUnavailable as error:
                 self._begin_outage(algorithm)
-                self._outage.call_failed(self._clock(), error)
+                self._outage.call_failed(self._clock(), key, error)
                 if self._outage.choice == "raise":
-                    raise
+                    ours = self._outage.error_for(key, error)
+                    raise ours from ours.__cause__
             else:
                 if answer is None:
                     return _TO_A_REFUND
@@ -146,7 +147,11 @@ class FailoverStore(Store):
 
     async def clear(self, key: Key) -> None:
         """Forget the record of the key, in the store."""
-        await self._guarded.clear(key)
+        try:
+            await self._guarded.clear(key)
+        except StoreUnavailable as error:
+            ours = StoreUnavailable(f"{error}; the record of {key!r:.200} may still be there")
+            raise ours from error.__cause__
 
     def _call_answered(self, answer: Answer, step: Step | None) -> None:
         """Note an answer of the store to a step, unless the share has counted that."""
@@ -171,7 +176,7 @@ class FailoverStore(Store):
         outage.find(key)
         if outage.choice == "raise":
             if outage.is_down:
-                outage.check_turn()
+                outage.check_turn(key)
             return False
         is_first, self._last_used = self._last_used is None, (key, algorithm)
         self._fallback.use(algorithm, self._clock())
@@ -282,7 +287,7 @@ class FailoverStore(Store):
             else:  # changes nothing, but a server that is read-only rejects it
                 await store.refund(key, algorithm, 0.0, answer.now)
         except StoreUnavailable as error:
-            self._outage.call_failed(self._clock(), error)
+            self._outage.call_failed(self._clock(), key, error)
             return
         except Exception:  # noqa: BLE001, S110 - the store answers: the next call raises the same
             pass
