@@ -196,15 +196,14 @@ class RedisStore(SwapStore):
     def _ask(self, call: _Call, name: str, *, first: bool = False) -> Awaitable[Any]:
         """Send a call about the record of that name, in its turn, and return the reply."""
         if self._nodes is None:
-            calls = self._calls.get("") or self._calls_to("", self._check)
+            calls = self._calls.get("") or self._calls_to("", partial(self._check, self._client))
             return calls.ask(call, first=first)
         return self._ask_node(self._nodes, call, name, first=first)
 
     async def _ask_node(self, nodes: Nodes, call: _Call, name: str, *, first: bool) -> Any:  # noqa: ANN401
         node = nodes.name_of(name)
-        calls = self._calls.get(node) or self._calls_to(
-            node, lambda: nodes.send(self._check_one, name)
-        )
+        check = partial(nodes.send, self._check, name)
+        calls = self._calls.get(node) or self._calls_to(node, check)
         try:
             return await calls.ask(lambda _: nodes.send(call, name), first=first)
         except StoreUnavailable:
@@ -227,29 +226,29 @@ class RedisStore(SwapStore):
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
         """Send the calls in one round trip; return the replies, the server's errors among them."""
         if len(calls) == 1:
-            return [await self._send_one(calls[0])]
+            try:
+                return [await calls[0](self._client)]
+            except self._exceptions.ResponseError as error:
+                return [error]
+        replies = await self._send_batch(calls, has_scripts=True)
+        no_script = self._exceptions.NoScriptError
+        if lost := [place for place, reply in enumerate(replies) if isinstance(reply, no_script)]:
+            again = await self._send_batch([calls[place] for place in lost], has_scripts=False)
+            for place, reply in zip(lost, again, strict=True):
+                replies[place] = reply
+        return replies
+
+    async def _send_batch(self, calls: Sequence[_Call], *, has_scripts: bool) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:
             for call in calls:
                 await call(pipe)
+            if has_scripts:  # else the driver loads them, at the cost of a round trip
+                pipe.scripts.clear()
             replies: list[Any] = await pipe.execute(raise_on_error=False)
-        # The pipeline has loaded the scripts, but the server may have been restarted since.
-        no_script = self._exceptions.NoScriptError
-        return [
-            await self._send_one(call) if isinstance(reply, no_script) else reply
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+            return replies
 
-    async def _send_one(self, call: _Call) -> Any:  # noqa: ANN401 - the driver's
-        try:
-            return await call(self._client)
-        except self._exceptions.ResponseError as error:
-            return error
-
-    async def _check(self) -> None:
-        """Check the server's version and settings, once, before the first call."""
-        await self._check_one(self._client)
-
-    async def _check_one(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
+    async def _check(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
+        """Check the version and settings of a server, once, before the first call."""
         try:
             info: dict[str, Any] = await client.info()
         except self._exceptions.ResponseError:
