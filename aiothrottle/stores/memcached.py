@@ -57,8 +57,6 @@ class MemcachedStore(SwapStore):
     ...     return MemcachedStore(client, prefix="crawler")
     """
 
-    __slots__ = ("_calls", "_client", "_clock", "_prefix")
-
     one_clock = False
 
     def __init__(

@@ -77,8 +77,6 @@ class MongoStore(SwapStore):
     ...     return MongoStore(AsyncMongoClient(retryWrites=False), database="crawler")
     """
 
-    __slots__ = ("_calls", "_client", "_clock", "_records")
-
     def __init__(
         self,
         client: AsyncMongoClient[Any],

@@ -13,6 +13,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from aiothrottle.algorithms import Algorithm
@@ -38,10 +39,6 @@ class SwapStore(SlotStore):
     The base for a store of your own: it needs `load`, `swap` and `clear`, and has all algorithms
     and shared slots.
     """
-
-    __slots__ = ("_contention",)
-
-    _contention: "Contention"
 
     #: Whether the time that `load` returns is always that of one clock. Otherwise a process whose
     #: clock is behind waits until it has caught up. With one clock, which may be set back, no
@@ -90,13 +87,10 @@ class SwapStore(SlotStore):
 
         return await self._change(slots_key(key), change)
 
-    def _lost_swaps(self) -> "Contention":
+    @cached_property
+    def _contention(self) -> "Contention":
         # Made here: a class that derives from this one need not call `__init__`.
-        try:
-            return self._contention
-        except AttributeError:
-            self._contention = Contention()
-            return self._contention
+        return Contention()
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Answer]:
@@ -122,7 +116,7 @@ class SwapStore(SlotStore):
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
         """Change the bytes under the key; try again if another process was faster."""
         check_key(key)  # so `load` and `swap` need not
-        contention, clock = self._lost_swaps(), asyncio.get_running_loop().time
+        contention, clock = self._contention, asyncio.get_running_loop().time
         for lost in range(_ATTEMPTS):
             if pause := contention.pause(key, clock(), lost):
                 await asyncio.sleep(pause)
