@@ -271,6 +271,7 @@ class Outage:
         """Note a failed call."""
         self.health.call_failed(error)
         self.health.begin_outage(self.choice, str(error), key)
+        self.follow()  # perhaps again: the server had answered another limiter
         self.begin(now)
 
     def error_for(self, key: Key, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
