@@ -14,6 +14,8 @@ from aiothrottle.amounts import Amounts, by_name, excess
 
 # The longest chain of causes that `reason_of` follows.
 _DEEPEST = 20
+# As OpenSSL names it in its errors, which drivers pass on, some as a text.
+_REFUSED_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 
 
 class Label(TypedDict):
@@ -217,7 +219,7 @@ def in_another_thread(loop: object) -> RuntimeError:
     )
 
 
-def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
+def reason_of(error: BaseException, outer: BaseException | None = None, hint: str = "") -> str:
     """Return why a driver failed: the text of its error, or of the nearest cause that has one.
 
     A timeout, for example, has no text; its cause is the error that made the driver retry. The
@@ -226,6 +228,7 @@ def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
     Args:
         error: The exception of the driver.
         outer: The exception that was being handled when the driver was called: not a cause.
+        hint: What the driver says elsewhere.
     """
     chain: list[Exception] = []
     cause: BaseException | None = error
@@ -239,14 +242,18 @@ def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
     system = next(
         (each for each in reversed(chain) if isinstance(each, OSError) and str(each)), None
     )
-    parts = [message] if str(error) else [_name_of(error), message]
+    parts = [message.rstrip(".")]
     if system is not None and (system.strerror or str(system)) not in message:
         parts.append(str(system))
-    return ": ".join(filter(None, parts))
-
-
-def _name_of(error: BaseException) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    if not (str(error) or isinstance(error, TimeoutError)):
+        parts.insert(0, type(error).__name__)
+    reason = "; ".join(filter(None, [": ".join(filter(None, parts)), hint]))
+    if _REFUSED_CERTIFICATE in reason:
+        reason = f"certificate refused: {reason}"
+    if isinstance(error, TimeoutError) and not str(error):
+        # At the end: it is only what came of a reason, if there is one.
+        reason = f"{reason}; no answer in time" if reason else "no answer in time"
+    return reason
 
 
 def too_high(cost: float, limit: float, label: Label) -> CostTooHigh | None:

@@ -36,8 +36,7 @@ from aiothrottle.errors import CostTooHigh, entered_before, no_copy, not_async, 
 from aiothrottle.permit import ONE, Decision, Permit, WatchedPermit
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.share_size import OnStoreError
-from aiothrottle.stores.store import Key, Store
+from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

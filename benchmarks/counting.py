@@ -26,9 +26,7 @@ class Counting(Store):
     ) -> Answer:
         """Record the tokens taken."""
         self.calls += 1
-        answer = await super().reserve(  # type: ignore[safe-super] # of the class behind this one
-            key, algorithm, costs, horizon=horizon
-        )
+        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
         self.taken[key] += answer.instants
         return answer
 
@@ -37,6 +35,6 @@ class Counting(Store):
     ) -> None:
         """Remove the tokens refunded."""
         self.calls += 1
-        await super().refund(key, algorithm, cost, instant)  # type: ignore[safe-super]
+        await super().refund(key, algorithm, cost, instant)
         for _ in range(round(cost)):
             self.taken[key].remove(instant)

@@ -27,7 +27,8 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.request import RECORD, Requests
+from aiothrottle.stores.redis_scripts import RECORD, Requests
+from aiothrottle.stores.store import Step
 
 __all__ = ["report"]
 
@@ -122,7 +123,8 @@ async def memory(found: Report, client: Client, keys: int) -> None:
         for number in range(MADE):
             # Only a window keeps an entry per request.
             costs = [1.0] * 50 if isinstance(algorithm, SlidingWindowLog) else [50.0]
-            request = requests.make("reserve", ("user", f"{number:07}"), algorithm, costs, 3600.0)
+            step = Step("reserve", costs, 3600.0)
+            request = requests.make(("user", f"{number:07}"), algorithm, step)
             assert request is not None
             answers.append(request.keys[1])
             await script(request.keys, request.args, client=pipe)

@@ -22,9 +22,8 @@ from aiothrottle._core.limits import (
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.rate import RateLike, as_rate
-from aiothrottle.stores.share_size import OnStoreError, check_share
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
-from aiothrottle.stores.store import Key, Store, name_of
+from aiothrottle.stores.store import Key, OnStoreError, Store, check_share, name_of
 
 
 def make_engine(

@@ -8,14 +8,18 @@ connections; it does not bound how long all of that takes, nor how many calls sh
 
 A call's timeout begins when the call is sent: a call in the queue is not late, the server is busy
 with the others. Only when there were nothing but failures for so long do all calls in the queue
-fail as well. Time for which the event loop is blocked does not count either: see `_Steps`, and
-`patient.py` for a driver with timers of its own.
+fail as well. Time for which the event loop is blocked does not count either (`_Blocked`): asyncio
+runs a timer that is overdue in the same turn in which it reads the reply that came meanwhile, and
+the timer wins. So our own timer begins again for as long (`_Timer`), and a driver's timer, which
+cancels the task of the call, is postponed (`_Postponing`).
 
 Every exception of a driver, but for cancellation, becomes a `StoreUnavailable` with it as the
 cause; that happens here and nowhere else.
 """
 
 import asyncio
+import contextlib
+import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,9 +27,6 @@ from contextvars import Context
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aiothrottle.errors import StoreUnavailable, reason_of
-from aiothrottle.stores.patient import call_patiently
-
-__all__ = ["Calls", "send_alone"]
 
 _Call = TypeVar("_Call")
 _Result = TypeVar("_Result")
@@ -35,18 +36,20 @@ _Waiter: TypeAlias = asyncio.Future[Any]
 _SILENCE = 1.0
 # A timer may be early by the resolution of the loop's clock.
 _NEARLY = 0.99
-# Of a timeout. A step that is late by half of one does not count, up to as many times.
-_STEPS = 8
-_LATE = 0.5
+# Seconds. A loop that is late for a beat by another one was blocked.
+_BEAT = 0.05
+# Seconds by which a driver's timer is postponed: a turn of the loop, and some, as a driver may pass
+# a reply on through several callbacks; and after the loop was blocked, as the call may need another
+# round trip.
+_TURN, _GRACE = 0.001, 0.1
 
 
 class _Queue(Generic[_Call]):
     """The calls that wait, and how many are under way, on one event loop."""
 
-    __slots__ = ("alone", "answered_at", "dispatchers", "failed_for", "loop", "new", "waiting")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.blocked = _Blocked(loop)
         self.waiting: deque[tuple[_Call, _Waiter]] = deque()
         #: Whether a call is under way in its caller's own task.
         self.alone = False
@@ -72,18 +75,6 @@ class Calls(Generic[_Call]):
         prepare: Awaited before the first call, once at a time, until it has succeeded.
         hint: Returns why the server cannot be reached, or "", for the message of a timeout.
     """
-
-    __slots__ = (
-        "_batch",
-        "_hint",
-        "_limit",
-        "_patient",
-        "_prepare",
-        "_queue",
-        "_send",
-        "_server",
-        "_timeout",
-    )
 
     def __init__(
         self,
@@ -213,86 +204,54 @@ class Calls(Generic[_Call]):
         begun = clock()
         try:
             if self._prepare is not None:
-                await self._guard(self._prepare())
+                await self._guard(queue, self._prepare())
                 self._prepare = None
-            replies = await self._guard(self._send_all(calls))
+            replies = await self._guard(queue, self._send(calls))
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)
             if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
                 self._fail_waiting(queue, error)
             raise
         queue.answered_at, queue.failed_for = clock(), 0.0
-        return replies
-
-    async def _send_all(self, calls: list[_Call]) -> Sequence[Any]:
-        replies = await self._send(calls)
         if len(replies) != len(calls):
             raise StoreUnavailable(
                 f"{self._server}: {len(replies)} replies to {len(calls)} calls, not one for each"
             )
         return replies
 
-    async def _guard(self, call: Awaitable[_Result]) -> _Result:
+    async def _guard(self, queue: _Queue[_Call], call: Awaitable[_Result]) -> _Result:
         """Wait for the driver, within the timeout; turn its errors into `StoreUnavailable`."""
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
+        blocked = queue.blocked
+        begun = blocked.begin()
         try:
             if self._patient:
-                call = call_patiently(call)
+                call = _postponing(call, blocked, begun)
             if self._timeout is None:
                 return await call
             async with asyncio.timeout(None) as timeout:
-                steps = _Steps(self._timeout, timeout)
+                timer = _Timer(self._timeout, timeout, blocked, begun)
                 try:
                     return await call
                 finally:
-                    steps.timer.cancel()
+                    timer.handle.cancel()
         except StoreUnavailable:
             raise
         except Exception as error:
             if task.cancelling() > cancelling:  # a driver that failed at being cancelled
                 raise asyncio.CancelledError from error
             raise self._error(error, outer) from error
+        finally:
+            blocked.calls -= 1
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
-        reason = reason_of(error, outer)
-        if self._hint is not None and isinstance(error, TimeoutError) and (hint := self._hint()):
-            reason = f"{reason}: {hint}"
-        ours = StoreUnavailable(f"{self._server}: {reason}")
+        hint = ""
+        if self._hint is not None and isinstance(error, TimeoutError):
+            hint = self._hint()
+        ours = StoreUnavailable(f"{self._server}: {reason_of(error, outer, hint)}")
         ours.__cause__ = error
         return ours
-
-
-class _Steps:
-    """The timer of a timeout: some steps in a row, each begun when the one before has ended.
-
-    A step that is late was spent by a loop that was blocked: it does not count. So a reply that
-    came meanwhile is read before the timeout expires, and a call that needs another round trip has
-    the rest of its time. The bound is for a loop that is late at every step.
-    """
-
-    __slots__ = ("_left", "_loop", "_retries", "_seconds", "_timeout", "timer")
-
-    def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
-        self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
-        self._seconds = seconds / _STEPS
-        self._left = self._retries = _STEPS
-        self._begin()
-
-    def _begin(self) -> None:
-        self.timer: asyncio.TimerHandle = self._loop.call_later(self._seconds, self._end)
-
-    def _end(self) -> None:
-        late = self._loop.time() - self.timer.when()
-        if late > _LATE * self._seconds and self._retries:
-            self._retries -= 1
-        else:
-            self._left -= 1
-        if self._left:
-            self._begin()
-        else:
-            self._timeout.reschedule(self._loop.time())
 
 
 async def send_alone(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
@@ -313,3 +272,128 @@ def _fail(items: Iterable[tuple[Any, _Waiter]], error: StoreUnavailable) -> None
             own = StoreUnavailable(*error.args)
             own.__cause__ = error.__cause__
             waiter.set_exception(own)
+
+
+# ---- a loop that is blocked ----------------------------------------------------------------------
+
+
+class _Blocked:
+    """How long a loop was blocked: a beat that is late says so, while calls are under way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._seconds = 0.0
+        self._beat_at = math.inf  # when the next beat is due
+        #: The calls under way.
+        self.calls: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for which the loop was blocked, this turn included; it only ever grows."""
+        late = self._loop.time() - self._beat_at
+        return self._seconds + (late if late > _BEAT else 0.0)
+
+    def begin(self) -> float:
+        """Note that a call begins; return `seconds`."""
+        self.calls += 1
+        if self._beat_at == math.inf:
+            self._start()
+        return self.seconds
+
+    def _start(self) -> None:
+        self._beat_at = self._loop.time() + _BEAT
+        self._loop.call_later(_BEAT, self._beat, context=Context())
+
+    def _beat(self) -> None:
+        self._seconds, self._beat_at = self.seconds, math.inf
+        if self.calls:
+            self._start()
+
+
+class _Timer:
+    """The timer of a timeout: it begins again for the seconds for which the loop was blocked.
+
+    So a reply that came meanwhile is read before the timeout expires, and a call that needs another
+    round trip has the rest of its time. A loop that is blocked again and again makes it twice as
+    long at the most.
+    """
+
+    def __init__(
+        self, seconds: float, timeout: asyncio.Timeout, blocked: _Blocked, begun: float
+    ) -> None:
+        self._timeout = timeout
+        self._blocked, self._known = blocked, begun
+        self._most: float = seconds
+        self._loop = asyncio.get_running_loop()
+        self.handle = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        more = min(self._blocked.seconds - self._known, self._most)
+        if more > 0.0:
+            self._known += more
+            self._most -= more
+            self.handle = self._loop.call_later(more, self._end)
+        else:
+            self._timeout.reschedule(self._loop.time())
+
+
+class _Postponing(asyncio.Task[Any]):
+    """The task of a call: `cancel` is for the timers of the driver, which call `uncancel` later.
+
+    If the call ends before the postponed cancellation, the driver takes its timeout back.
+    """
+
+    def __init__(self, call: Awaitable[Any], blocked: _Blocked, begun: float) -> None:
+        self._blocked, self._known = blocked, begun
+        self._postponed: asyncio.TimerHandle | None = None
+        loop = asyncio.get_running_loop()
+        self._call_later = loop.call_later
+        super().__init__(_coroutine(call), loop=loop, name="aiothrottle call")
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel the call soon, unless the driver takes it back."""
+        if self.done():
+            return False
+        if self._postponed is None:
+            seconds = _GRACE if self._blocked.seconds > self._known else _TURN
+            self._postponed = self._call_later(seconds, self.cancel_now, msg)
+        return True
+
+    def cancel_now(self, msg: object = None) -> None:
+        """Cancel the call."""
+        super().cancel(msg)
+
+    def uncancel(self) -> int:
+        """Take a cancellation back."""
+        self.stop_timer()
+        return super().uncancel()
+
+    def stop_timer(self) -> None:
+        """Do not cancel the call any more."""
+        if self._postponed is not None:
+            self._postponed.cancel()
+            self._postponed = None
+
+
+async def _postponing(call: Awaitable[_Result], blocked: _Blocked, begun: float) -> _Result:
+    """Return what the call returns, with the driver's timers postponed; raise what it raises.
+
+    Cancelling it cancels the call at once, and waits for its end.
+    """
+    task = _Postponing(call, blocked, begun)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel_now()
+        # What the driver raises at being cancelled says nothing of the server.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            await task
+        raise
+    finally:
+        task.stop_timer()
+    result: _Result = task.result()
+    return result
+
+
+async def _coroutine(call: Awaitable[_Result]) -> _Result:
+    return await call

@@ -2,7 +2,8 @@
 
 There is one `Health` for each server of a store, for all limiters on it: while the server fails one
 limiter tries it, at growing intervals, on behalf of all, and one line is logged. The others follow:
-they have no timers and make no calls, and are notified when it is back.
+they have no timers and make no calls, and are notified when it is back. What one limiter knows is
+its `Outage`, in which each failure of the server begins, is reported and ends once.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
 All times are those of the event loop: the clocks of the limiters may differ.
@@ -12,17 +13,17 @@ import asyncio
 import itertools
 import logging
 import random
+from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from aiothrottle._checks import duration
 from aiothrottle.algorithms.protocol import until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.process_count import ProcessCounter
-from aiothrottle.stores.store import Key, Store
-
-__all__ = ["Health"]
+from aiothrottle.events import StoreDown, StoreUp
+from aiothrottle.stores.share import ProcessCounter
+from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -31,23 +32,26 @@ _OUTAGES = itertools.count(1)
 
 # Seconds between two tries. With a second for a call that is not answered, the timeout of the
 # stores, every process finds within two seconds that the store is back.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 # By up to this part a pause is longer or shorter, so that processes do not all try at once.
 _JITTER = 0.25
 # Followers that are notified in one turn of the loop.
 _NOTIFIED_AT_ONCE = 100
 
+# What becomes of requests until the store answers.
+_MEANWHILE: dict[str, str] = {
+    "raise": "fail",
+    "local": "get this process's share of the limit",
+    "open": "are granted without the limit",
+    "closed": "wait",
+}
+
 
 class Follower(Protocol):
     """A limiter for which the server fails."""
 
-    @property
-    def needs_probe(self) -> bool:
-        """Whether it has a reason to find out soon that the server is back."""
-        ...
-
-    def probe(self) -> None:
-        """Try the server, and call `probe_ended` afterwards."""
+    def probe(self) -> bool | None:
+        """Try the server if it has a reason to. Return whether it does, see `Health.try_with`."""
         ...
 
     def server_returned(self) -> None:
@@ -63,20 +67,6 @@ class Health:
         node: The name of the server, if the store has several.
         counter: Counts the processes that use the store; None: nobody does so yet.
     """
-
-    __slots__ = (
-        "_followers",
-        "_loop",
-        "_name",
-        "_reported_at",
-        "_timer",
-        "_try_at",
-        "counter",
-        "error",
-        "failures",
-        "is_tried",
-        "outage",
-    )
 
     def __init__(self, store: Store, node: str = "", counter: ProcessCounter | None = None) -> None:
         self._name = f"{type(store).__name__} {node}".rstrip()
@@ -138,7 +128,7 @@ class Health:
 
     def _begin_pause(self) -> None:
         doublings = min(self.failures, 20)  # an outage of hours has thousands of failures
-        pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
+        pause = min(FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
         self._try_at = _now() + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
         self.failures += 1
 
@@ -147,13 +137,16 @@ class Health:
         if self.failures and self.pause() == 0.0:  # else it may be older than the failure
             self.end_outage()
 
-    def begin_outage(self, choice: str, reason: str) -> None:
+    def begin_outage(self, choice: str, reason: str, key: Key | None = None) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
             self._reported_at = _now()
             self.outage = next(_OUTAGES)
             # The reason is in the words of a server: escaped and cut, it forges no line.
-            _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
+            _LOG.warning(
+                "%s fails, on_store_error=%r: %.500r; %s",
+                *(self._name, choice, reason, _meanwhile(choice, key)),
+            )
 
     def end_outage(self) -> None:
         """Notify all followers that the server is back, and log it, unless that is logged."""
@@ -189,11 +182,15 @@ class Health:
     def probe_later(self) -> None:
         """Have a follower that needs the server try it when it is time."""
         if self._timer is None and not self.is_tried and self._followers and self._loop is not None:
-            pause = max(_FIRST_PAUSE, self.pause())
+            pause = max(FIRST_PAUSE, self.pause())
             self._timer = self._loop.call_later(pause, self._probe, context=Context())
 
-    def probe_ended(self) -> None:
-        """Note that the probe is over, whatever came of it."""
+    def try_with(self, probe: "asyncio.Task[None]") -> None:
+        """Note that a follower tries the server with that task, for all."""
+        self.is_tried = True
+        probe.add_done_callback(self._probe_ended, context=Context())
+
+    def _probe_ended(self, _: "asyncio.Task[None]") -> None:
         self.is_tried = False
         self.probe_later()
 
@@ -202,10 +199,143 @@ class Health:
         if self.is_tried:
             return
         for follower in list(self._followers):
-            if follower.needs_probe:
+            if follower.probe():
                 self._followers[follower] = self._followers.pop(follower)  # in turns
-                follower.probe()
                 return
+
+
+class Outage:
+    """The outages of a server as one limiter meets them, with its tokens or its slots.
+
+    Args:
+        store: The store that may fail.
+        choice: What serves then: `on_store_error`.
+        report: Called with the event when the store fails or is back, and with None when it may
+            have more to grant.
+        probe: Tries the server if the limiter has a reason to, and returns whether it does; called
+            when it is time to.
+        returned: Called when the server has answered another limiter.
+
+    The last three are methods, and held weakly.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_down_since",
+        "_loop",
+        "_probe",
+        "_report",
+        "_returned",
+        "_store",
+        "choice",
+        "health",
+        "is_down",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        choice: OnStoreError,
+        *,
+        report: Callable[[StoreDown | StoreUp | None], None],
+        probe: Callable[[], bool],
+        returned: Callable[[], None],
+    ) -> None:
+        self._store = store
+        #: What serves while the store fails.
+        self.choice: OnStoreError = choice
+        self._report = WeakMethod(report)
+        self._probe = WeakMethod(probe)
+        self._returned = WeakMethod(returned)
+        #: The health of the server that has the key, as of the last call.
+        self.health: Health = Health.of(store)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Whether the store fails, as far as this limiter knows.
+        self.is_down: bool = False
+        self._down_since = 0.0
+
+    def find(self, key: Key) -> None:
+        """Find the health of the server that has the key now: keys may move."""
+        health = Health.of(self._store, key)
+        if health is not self.health and not self.is_down:
+            health.move_to(self._loop)
+            self.health = health
+
+    def check_turn(self, key: Key) -> None:
+        """Raise without a call if the server has just failed, and not for the first time."""
+        health = self.health
+        if health.error is not None and health.failures > 1 and not health.take_turn():
+            raise self.error_for(key, health.error, "not asked again yet; ")
+
+    def call_failed(self, now: float, key: Key, error: StoreUnavailable) -> None:
+        """Note a failed call."""
+        self.health.call_failed(error)
+        self.health.begin_outage(self.choice, str(error), key)
+        self.follow()  # perhaps again: the server had answered another limiter
+        self.begin(now)
+
+    def error_for(self, key: Key, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
+        """Return the error for requests with the key: what failed, and what becomes of them."""
+        ours = StoreUnavailable(f"{error}; {more}{_meanwhile(self.choice, key)}")
+        ours.__cause__ = error.__cause__
+        return ours
+
+    def begin(self, now: float) -> None:
+        """Go on without the store, as it fails for this limiter or for another one."""
+        if not self.is_down:
+            self.is_down, self._down_since = True, now
+            self.follow()
+            assert self.health.error is not None
+            self.report(StoreDown(None, self.health.error, self.health.outage))
+
+    def call_answered(self, now: float) -> None:
+        """Note an answer: the outage is over, for all limiters."""
+        if self.is_down:
+            self.end(now)
+            self.health.end_outage()
+        else:
+            self.health.call_answered()
+
+    def end(self, now: float) -> None:
+        """Go on with the store."""
+        if self.is_down:
+            self.is_down = False
+            # The clock may be that of another loop.
+            self.report(StoreUp(None, max(0.0, now - self._down_since)))
+
+    def report(self, change: StoreDown | StoreUp | None) -> None:
+        """Report a change of what the store may grant."""
+        if (report := self._report()) is not None:
+            report(change)
+
+    def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew if that is another loop, which may have a time of its own."""
+        self._loop = loop
+        self.health.move_to(loop)
+
+    # ---- as a follower ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Try the server in turns with the others, and be notified when it is back."""
+        self.health.follow(self)
+
+    def unfollow(self) -> None:
+        """Be notified no more."""
+        self.health.unfollow(self)
+
+    def probe(self) -> bool:
+        """Try the server if the limiter has a reason to."""
+        return (probe := self._probe()) is not None and probe()
+
+    def server_returned(self) -> None:
+        """Continue with the server."""
+        if (returned := self._returned()) is not None:
+            returned()
+
+
+def _meanwhile(choice: str, key: Key | None) -> str:
+    requests = "requests" if key is None else f"requests with key {key!r:.200}"
+    return f"{requests} {_MEANWHILE[choice]} until it answers"
 
 
 def _now() -> float:

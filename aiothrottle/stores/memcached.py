@@ -20,7 +20,7 @@ except ModuleNotFoundError as _error:
 
 from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.record import EPOCH
 from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -56,8 +56,6 @@ class MemcachedStore(SwapStore):
     ...     client = await emcache.create_client([emcache.MemcachedHostAddress("localhost", 11211)])
     ...     return MemcachedStore(client, prefix="crawler")
     """
-
-    __slots__ = ("_calls", "_client", "_clock", "_prefix")
 
     one_clock = False
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores.keeper import Keeper, Step
-from aiothrottle.stores.ledger import Record, other_algorithm, portable, seal
+from aiothrottle.stores.record import Record, other_algorithm, portable, seal
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable
-from aiothrottle.stores.store import Answer, Key, name_of
-
-__all__ = ["MemoryStore"]
+from aiothrottle.stores.store import Answer, Key, Step, name_of
 
 # The number of records up to which none is checked for its expiry.
 _FEW = 128
@@ -35,7 +32,7 @@ class _Entry:
         return self.record.now(clock) >= self.expires
 
 
-class MemoryStore(Keeper, SlotStore):
+class MemoryStore(SlotStore):
     """Keeps the records in this process: for several limiters, on one event loop or on several.
 
     Args:
@@ -84,27 +81,24 @@ class MemoryStore(Keeper, SlotStore):
                 del self._tables[name]
         return granted
 
-    async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         with self._lock:
-            return self._apply_now(key, algorithm, step)
-
-    def _apply_now(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
-        name = name_of(key)
-        clock = self._now()
-        entry = self._entries.get(name)
-        if entry is None or entry.is_expired(clock):
-            if len(self._entries) >= self._many:
-                self._forget(clock)
-            entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
-        elif entry.algorithm != algorithm:
-            if seal(entry.algorithm) != seal(algorithm):
-                raise other_algorithm(key, algorithm)
-            portable(entry.algorithm, entry.record.state)
-            entry.algorithm = algorithm
-        answer = step(entry.record, clock)
-        # Not sooner than before: the limiter of this call may have a shorter period.
-        entry.expires = max(entry.expires, answer.now + answer.reset_after)
-        return answer
+            name = name_of(key)
+            clock = self._now()
+            entry = self._entries.get(name)
+            if entry is None or entry.is_expired(clock):
+                if len(self._entries) >= self._many:
+                    self._forget(clock)
+                entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
+            elif entry.algorithm != algorithm:
+                if seal(entry.algorithm) != seal(algorithm):
+                    raise other_algorithm(key, algorithm)
+                portable(entry.algorithm, entry.record.state)
+                entry.algorithm = algorithm
+            answer = entry.record.apply(algorithm, clock, step)
+            # Not sooner than before: the limiter of this call may have a shorter period.
+            entry.expires = max(entry.expires, answer.now + answer.reset_after)
+            return answer
 
     def _forget(self, clock: float) -> None:
         """Drop the expired records; check again when there are twice as many as remain."""

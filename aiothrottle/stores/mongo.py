@@ -1,8 +1,14 @@
-"""Limits in MongoDB, on the server's clock: by compare and swap, and `WaitUntil` in one call."""
+"""Limits in MongoDB, on the server's clock: by compare and swap, and `WaitUntil` in one call.
+
+For `WaitUntil` the server does what `Record` does to such a record, as a pipeline of an update: one
+call, atomic, on its clock. All other algorithms and methods use the record as bytes.
+
+Invariant: the document and the bytes of a record have the same numbers.
+"""
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -17,19 +23,12 @@ from pymongo.errors import DuplicateKeyError
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm, WaitUntil
+from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.protocol import LATEST, check_dumped, until
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.ledger import EPOCH
-from aiothrottle.stores.mongo_wait_until import (
-    SEAL,
-    SOUND,
-    answer_of,
-    bytes_of,
-    fields_of,
-    fresh,
-    move,
-)
+from aiothrottle.stores.record import EPOCH, HEAD, DamagedRecordError, Record, seal
 from aiothrottle.stores.slots import slots_key
-from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
+from aiothrottle.stores.store import Answer, Key, Step, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MongoStore"]
@@ -40,6 +39,15 @@ _SINCE = datetime.fromtimestamp(EPOCH, UTC)
 _LONGEST = 3e9  # seconds: a hundred years
 # The most calls under way at a time.
 _CALLS = 16
+
+_ANY = WaitUntil(1, 1, 1)  # the numbers are not in the bytes
+# The `seal` of such a document.
+_SEAL = seal(_ANY)
+# The filter of documents that the server may update. The others are loaded, and replaced.
+_TIME: _Document = {"$gte": -LATEST, "$lte": LATEST}
+_SOUND: _Document = {"seal": _SEAL, "level_at": _TIME, "last": _TIME, "seen": _TIME}
+_SOUND["level"] = {"$gte": 0.0, "$lt": 2.0**53}
+_SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
 
 
 class MongoStore(SwapStore):
@@ -69,8 +77,6 @@ class MongoStore(SwapStore):
     ...     return MongoStore(AsyncMongoClient(retryWrites=False), database="crawler")
     """
 
-    __slots__ = ("_calls", "_client", "_clock", "_records")
-
     def __init__(
         self,
         client: AsyncMongoClient[Any],
@@ -96,32 +102,24 @@ class MongoStore(SwapStore):
             hint=self._trouble,
         )
 
-    async def reserve(
-        self,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *,
-        horizon: float = 0.0,
-    ) -> Answer:
-        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
-        if type(algorithm) is WaitUntil and len(costs) == 1 and 0 < costs[0] <= algorithm.capacity:
-            check_costs(*costs)
-            check_horizon(horizon)
-            answer = await self._move(key, algorithm, costs[0], horizon)
-            if answer is not None:
-                return answer
-        return await super().reserve(key, algorithm, costs, horizon=horizon)
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        if type(algorithm) is WaitUntil and step.method == "reserve" and len(step.costs) == 1:
+            (cost,) = step.costs
+            if 0 < cost <= algorithm.capacity:
+                answer = await self._reserve_in_one_call(key, algorithm, cost, step.seconds)
+                if answer is not None:
+                    return answer
+        return await super()._execute(key, algorithm, step)
 
-    async def _move(
+    async def _reserve_in_one_call(
         self, key: Key, algorithm: WaitUntil, cost: float, horizon: float
     ) -> Answer | None:
         """Reserve in one call; None if the record is of another algorithm, or damaged."""
         name, mark = name_of(key), secrets.token_bytes(8)
-        this = {"_id": name, **SOUND}
+        this = {"_id": name, **_SOUND}
         for _ in range(2):
             clock = None if self._clock is None else self._clock()
-            steps = move(algorithm, cost, horizon, mark=mark, clock=clock)
+            steps = _reservation(algorithm, cost, horizon, mark=mark, clock=clock)
             update = partial(
                 self._records.find_one_and_update,
                 *(this, steps),
@@ -129,9 +127,9 @@ class MongoStore(SwapStore):
             )
             found: _Document | None = await self._calls.ask(update)
             if found is not None:
-                return answer_of(algorithm, found)
+                return _answer_of(algorithm, found)
             # No upsert: of several first calls all but one could fail.
-            await self._insert(fresh(name, mark))
+            await self._insert(_fresh(name, mark))
         return None
 
     async def clear(self, key: Key) -> None:
@@ -153,7 +151,7 @@ class MongoStore(SwapStore):
             return None, _Mark(None, time, exists=False), self._seconds(time)
         (record,) = found
         time = record["now"]
-        data = bytes_of(record) if "level" in record else record.get("data")
+        data = _bytes_of(record) if "level" in record else record.get("data")
         if not isinstance(data, bytes):
             data = b""  # no record has no bytes: it is replaced, whatever its mark
         return data, _Mark(record.get("mark"), time, exists=True), self._seconds(time)
@@ -165,7 +163,7 @@ class MongoStore(SwapStore):
         if data is None:
             delete = partial(self._records.delete_one, this)
             return bool((await self._calls.ask(delete, first=True)).deleted_count)
-        fields = fields_of(data) if data.startswith(SEAL) else {"data": data}
+        fields = _fields_of(data) if data.startswith(_SEAL) else {"data": data}
         record: _Document = {**fields, "mark": secrets.token_bytes(8)}
         if self._clock is None:
             record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
@@ -222,3 +220,119 @@ class _Mark(NamedTuple):
     time: datetime
     #: Whether there is a document; a damaged one may have any mark, or none.
     exists: bool
+
+
+# ---- the record of a `WaitUntil` -----------------------------------------------------------------
+
+
+def _fields_of(data: bytes) -> _Document:
+    """Return the fields with the numbers of the bytes of a record."""
+    _, seen, ahead, last = HEAD.unpack_from(data)
+    state = _ANY.load(data[HEAD.size :])
+    level = {"level": state.tokens, "level_at": state.at}
+    return {"seal": _SEAL, "seen": seen, "ahead": ahead, "last": last, **level}
+
+
+def _bytes_of(document: _Document) -> bytes:
+    """Return the bytes of the record that the fields are of; none if they are damaged."""
+    try:
+        return _record(document).dump(_ANY)
+    except DamagedRecordError:
+        return b""
+
+
+def _record(document: _Document) -> Record:
+    names = ("level", "level_at", "seen", "ahead", "last")
+    numbers = [document.get(name) for name in names]
+    if not all(type(each) in {float, int} for each in numbers):
+        raise DamagedRecordError("a field is missing, or no number")
+    level, at, *times = cast("list[float]", numbers)
+
+    def state() -> Level:
+        check_dumped(level, "record", least=0.0)
+        check_dumped(at, "record", fresh=True)
+        return Level(level, at, since=at)
+
+    return Record.restored(_ANY, state, *times)
+
+
+def _answer_of(algorithm: WaitUntil, document: _Document) -> Answer:
+    """Return the answer to a reservation, from the updated document, which was sound before."""
+    record = _record(document)
+    now, at, granted = document["now"], document["ready_at"], document["granted"]
+    wait = 0.0 if granted else until(at, now)
+    return record.answer(algorithm, now, (at,) if granted else (), wait)
+
+
+def _reservation(
+    algorithm: WaitUntil, cost: float, horizon: float, *, mark: bytes, clock: float | None
+) -> list[_Document]:
+    """Return the update that reserves the cost if it can be taken within the horizon.
+
+    Args:
+        algorithm: The algorithm.
+        cost: Tokens.
+        horizon: Seconds.
+        mark: The new mark of the document.
+        clock: The time in seconds in place of the server's; nothing expires then.
+    """
+    seconds: Any = clock
+    if clock is None:
+        seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
+    interval, counts = algorithm.interval, algorithm.max_wait <= horizon
+    ahead = {"$subtract": ["$ready_at", "$now"]}
+    passed = {"$divide": [{"$subtract": ["$ready_at", "$level_at"]}, algorithm.interval]}
+    level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
+    # A wait of a rounding error is none, as in the algorithm; and a wait is rounded up.
+    waits = {"$gt": [level, ROUNDING]}
+    drained_at = {"$add": ["$ready_at", {"$multiply": [level, algorithm.interval]}]}
+    later = {"$add": ["$ready_at", {"$multiply": [{"$abs": "$ready_at"}, 2**-52]}]}
+    moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, algorithm.capacity]}]}
+
+    # What `Record.take` does at once with a cost that is rejected.
+    rest = {"$subtract": ["$level", {"$divide": [{"$subtract": ["$now", "$level_at"]}, interval]}]}
+    drained = {"$max": [0.0, rest]}
+    taken = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, drained]}]}]}
+    later_level = {"$cond": [{"$gt": ["$now", "$level_at"]}, drained, "$level"]}
+    raised = {"$add": [later_level, taken]}
+    raised_at = {"$cond": [{"$gt": [taken, 0.0]}, {"$max": ["$level_at", "$now"]}, "$level_at"]}
+
+    stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
+
+    def set_if(condition: str, **fields: Any) -> _Document:  # noqa: ANN401 - expressions of MongoDB
+        cond = {name: {"$cond": [condition, new, f"${name}"]} for name, new in fields.items()}
+        return {"$set": cond}
+
+    steps: list[_Document] = [
+        {"$set": {"clock": seconds}},
+        {"$set": {"now": {"$max": [{"$add": ["$clock", "$ahead"]}, "$seen"]}}},
+        {"$set": {"ready_at": {"$max": ["$now", "$last"]}}},
+        {"$set": {"ready_at": {"$cond": [waits, drained_at, "$ready_at"]}}},
+        {"$set": {"ready_at": {"$cond": [waits, later, "$ready_at"]}}},
+        {"$set": {"granted": {"$lte": [ahead, horizon]}}},
+        {"$set": {"rejected": {"$and": [counts, {"$not": ["$granted"]}]}}},
+        {"$set": {"seeing": {"$or": ["$granted", "$rejected", stepped_back]}}},
+        {"$set": {"mark": {"$literal": mark}}},
+        # Each step computes all of its fields from the document before it.
+        set_if("$rejected", level=raised, level_at=raised_at, last={"$max": ["$last", "$now"]}),
+        set_if(
+            "$granted", level=moved, level_at="$ready_at", last={"$max": ["$last", "$ready_at"]}
+        ),
+        set_if(
+            "$seeing", ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]}, seen="$now"
+        ),
+    ]
+    if clock is None:
+        empty_at = {"$add": ["$level_at", {"$multiply": ["$level", algorithm.interval]}]}
+        reset_after = {"$subtract": [{"$max": [empty_at, "$last"]}, "$now"]}
+        milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [reset_after, 0.0]}]}}
+        steps.append({"$set": {"expires": {"$add": ["$$NOW", milliseconds]}}})
+    return steps
+
+
+def _fresh(name: str, mark: bytes) -> _Document:
+    """Return the document of a key that has no record."""
+    fields = _fields_of(Record(_ANY.start()).dump(_ANY))
+    # Long ago, in place of never: only numbers are sound here.
+    fields |= dict.fromkeys(("seen", "last", "level_at"), -LATEST)
+    return {"_id": name, "mark": mark, **fields}

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -26,12 +27,11 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
-from aiothrottle.stores.ledger import EPOCH
-from aiothrottle.stores.redis_nodes import Nodes
-from aiothrottle.stores.request import (
+from aiothrottle.stores.record import EPOCH
+from aiothrottle.stores.redis_cluster import Nodes
+from aiothrottle.stores.redis_scripts import (
     LOAD,
     RECORD,
     SLOTS,
@@ -42,16 +42,10 @@ from aiothrottle.stores.request import (
     read_granted,
     read_loaded,
 )
+from aiothrottle.stores.redis_wakes import Wakes
 from aiothrottle.stores.slots import Claim, Granted
-from aiothrottle.stores.store import (
-    Answer,
-    Key,
-    check_costs,
-    check_horizon,
-    check_instant,
-)
+from aiothrottle.stores.store import Answer, Key, Step
 from aiothrottle.stores.swap import Loaded, SwapStore
-from aiothrottle.stores.wakes import Wakes
 
 __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 
@@ -100,21 +94,6 @@ class RedisStore(SwapStore):
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
 
-    __slots__ = (
-        "_calls",
-        "_client",
-        "_clock",
-        "_exceptions",
-        "_load",
-        "_nodes",
-        "_record",
-        "_requests",
-        "_slots",
-        "_swap",
-        "_timeout",
-        "_wakes",
-    )
-
     def __init__(
         self,
         client: Client,
@@ -143,41 +122,6 @@ class RedisStore(SwapStore):
         """Return the name of the node of a cluster that has the record of the key."""
         return "" if self._nodes is None else self._nodes.name_of(self._requests.name(key))
 
-    async def reserve(
-        self,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *,
-        horizon: float = 0.0,
-    ) -> Answer:
-        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
-        check_costs(*costs)
-        check_horizon(horizon)
-        answer = await self._decide("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
-        return answer or await super().reserve(key, algorithm, costs, horizon=horizon)
-
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
-        """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`."""
-        check_costs(cost)
-        check_instant(instant)
-        if await self._decide("refund", key, algorithm, [cost], instant) is None:
-            await super().refund(key, algorithm, cost, instant)
-
-    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Return the answer that `reserve` would give for the cost, and spend nothing."""
-        check_costs(cost)
-        answer = await self._decide("peek", key, algorithm, [cost])
-        return answer or await super().peek(key, algorithm, cost)
-
-    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count a cost that was spent already; there may be a debt afterwards."""
-        check_costs(cost)
-        answer = await self._decide("record", key, algorithm, [cost])
-        return answer or await super().record(key, algorithm, cost)
-
     async def clear(self, key: Key) -> None:
         """Forget the record of the key, and its slots."""
         names = self._requests.names(key)
@@ -198,20 +142,12 @@ class RedisStore(SwapStore):
         """
         return RedisPipeline(self._requests, pipe)
 
-    async def _decide(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> Answer | None:
-        """Have the script decide; None if it does not know the algorithm."""
-        request = self._requests.make(method, key, algorithm, costs, *numbers)
-        if request is None:
-            return None
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        request = self._requests.make(key, algorithm, step)
+        if request is None:  # the script does not know the algorithm
+            return await super()._execute(key, algorithm, step)
         reply = await self._run(self._record, request)
-        return read_answer(reply, key, algorithm, len(costs))
+        return read_answer(reply, key, algorithm, len(step.costs))
 
     # ---- slots -----------------------------------------------------------------------------------
 
@@ -253,19 +189,21 @@ class RedisStore(SwapStore):
 
     # ---- the server ------------------------------------------------------------------------------
 
-    async def _run(self, script: Any, request: Request, *, first: bool = False) -> Any:  # noqa: ANN401 - the driver's
+    def _run(self, script: Any, request: Request, *, first: bool = False) -> Awaitable[Any]:  # noqa: ANN401 - the driver's
         """Call a script and return its reply."""
-        return await self._ask(
-            lambda client: script(request.keys, request.args, client), request.keys[0], first=first
-        )
+        return self._ask(partial(script, *request), request.keys[0], first=first)
 
-    async def _ask(self, call: _Call, name: str, *, first: bool = False) -> Any:  # noqa: ANN401
+    def _ask(self, call: _Call, name: str, *, first: bool = False) -> Awaitable[Any]:
         """Send a call about the record of that name, in its turn, and return the reply."""
-        nodes = self._nodes
-        if nodes is None:
-            return await self._calls_to("", self._check).ask(call, first=first)
+        if self._nodes is None:
+            calls = self._calls.get("") or self._calls_to("", partial(self._check, self._client))
+            return calls.ask(call, first=first)
+        return self._ask_node(self._nodes, call, name, first=first)
+
+    async def _ask_node(self, nodes: Nodes, call: _Call, name: str, *, first: bool) -> Any:  # noqa: ANN401
         node = nodes.name_of(name)
-        calls = self._calls_to(node, lambda: nodes.send(self._check_one, name))
+        check = partial(nodes.send, self._check, name)
+        calls = self._calls.get(node) or self._calls_to(node, check)
         try:
             return await calls.ask(lambda _: nodes.send(call, name), first=first)
         except StoreUnavailable:
@@ -273,46 +211,44 @@ class RedisStore(SwapStore):
             raise
 
     def _calls_to(self, node: str, check: Callable[[], Awaitable[None]]) -> Calls[_Call]:
-        calls = self._calls.get(node)
-        if calls is None:
-            limit, batch = _bounds_of(self._client)
-            calls = self._calls[node] = Calls[_Call](
-                f"Redis {node}".rstrip(),
-                self._send,
-                limit=limit,
-                batch=batch,
-                timeout=self._timeout,
-                patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
-                prepare=check,
-            )
+        limit, batch = _bounds_of(self._client)
+        calls = self._calls[node] = Calls[_Call](
+            f"Redis {node}".rstrip(),
+            self._send,
+            limit=limit,
+            batch=batch,
+            timeout=self._timeout,
+            patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
+            prepare=check,
+        )
         return calls
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
         """Send the calls in one round trip; return the replies, the server's errors among them."""
         if len(calls) == 1:
-            return [await self._send_one(calls[0])]
+            try:
+                return [await calls[0](self._client)]
+            except self._exceptions.ResponseError as error:
+                return [error]
+        replies = await self._send_batch(calls, has_scripts=True)
+        no_script = self._exceptions.NoScriptError
+        if lost := [place for place, reply in enumerate(replies) if isinstance(reply, no_script)]:
+            again = await self._send_batch([calls[place] for place in lost], has_scripts=False)
+            for place, reply in zip(lost, again, strict=True):
+                replies[place] = reply
+        return replies
+
+    async def _send_batch(self, calls: Sequence[_Call], *, has_scripts: bool) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:
             for call in calls:
                 await call(pipe)
+            if has_scripts:  # else the driver loads them, at the cost of a round trip
+                pipe.scripts.clear()
             replies: list[Any] = await pipe.execute(raise_on_error=False)
-        # The pipeline has loaded the scripts, but the server may have been restarted since.
-        no_script = self._exceptions.NoScriptError
-        return [
-            await self._send_one(call) if isinstance(reply, no_script) else reply
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+            return replies
 
-    async def _send_one(self, call: _Call) -> Any:  # noqa: ANN401 - the driver's
-        try:
-            return await call(self._client)
-        except self._exceptions.ResponseError as error:
-            return error
-
-    async def _check(self) -> None:
-        """Check the server's version and settings, once, before the first call."""
-        await self._check_one(self._client)
-
-    async def _check_one(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
+    async def _check(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
+        """Check the version and settings of a server, once, before the first call."""
         try:
             info: dict[str, Any] = await client.info()
         except self._exceptions.ResponseError:
@@ -388,43 +324,30 @@ class RedisPipeline:
         horizon: float = 0.0,
     ) -> "Queued":
         """Queue `Store.reserve`, and return the call."""
-        check_costs(*costs)
-        check_horizon(horizon)
-        return self._queue("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
+        return self._queue(key, algorithm, Step("reserve", costs, horizon))
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
         """Queue `Store.refund`, and return the call."""
-        check_costs(cost)
-        check_instant(instant)
-        return self._queue("refund", key, algorithm, [cost], instant)
+        return self._queue(key, algorithm, Step("refund", (cost,), instant))
 
     def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.peek`, and return the call."""
-        check_costs(cost)
-        return self._queue("peek", key, algorithm, [cost])
+        return self._queue(key, algorithm, Step("peek", (cost,)))
 
     def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.record`, and return the call."""
-        check_costs(cost)
-        return self._queue("record", key, algorithm, [cost])
+        return self._queue(key, algorithm, Step("record", (cost,)))
 
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
         # The pipeline of a cluster does not queue what its `unlink` is given.
         self._pipe.execute_command("UNLINK", *self._requests.names(key))
 
-    def _queue(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> "Queued":
-        request = self._requests.make(method, key, algorithm, costs, *numbers)
+    def _queue(self, key: Key, algorithm: Algorithm[Any], step: Step) -> "Queued":
+        request = self._requests.make(key, algorithm, step)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
-        queued = Queued(len(self._pipe), key, algorithm, len(costs))
+        queued = Queued(len(self._pipe), key, algorithm, len(step.costs))
         keys, args = request
         self._pipe.execute_command("EVAL", RECORD, len(keys), *keys, *args)
         return queued

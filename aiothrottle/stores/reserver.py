@@ -34,7 +34,7 @@ from aiothrottle.stores.round_trip import RoundTrip
 
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
-    from aiothrottle.stores.failover import FailoverStore
+    from aiothrottle.stores.outage import FailoverStore
     from aiothrottle.stores.prefetch import Prefetch
     from aiothrottle.stores.store import Answer, Key
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiothrottle._core.engine import Engine, Verdict
 from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.failover import FailoverStore
 from aiothrottle.stores.newcomers import Newcomers
+from aiothrottle.stores.outage import FailoverStore
 from aiothrottle.stores.prefetch import Prefetch
 from aiothrottle.stores.reserved import Reservation, Reserved
 from aiothrottle.stores.reserver import Reserver, reserved_of
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.rate import Rate
     from aiothrottle.stores.reserved import ReservedState
-    from aiothrottle.stores.share_size import OnStoreError
-    from aiothrottle.stores.store import Answer, Key, Store
+    from aiothrottle.stores.store import Answer, Key, OnStoreError, Store
 
 __all__ = ["SharedBucket"]
 

@@ -39,10 +39,9 @@ from aiothrottle.stores.slot_wakeups import SlotWakeups
 if TYPE_CHECKING:
     from aiothrottle._core.engine import Engine
     from aiothrottle.events import StoreDown, StoreUp
-    from aiothrottle.stores.share_size import OnStoreError
     from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted, SlotStore
-    from aiothrottle.stores.store import Key
+    from aiothrottle.stores.store import Key, OnStoreError
 
 __all__ = ["SharedSemaphore"]
 

@@ -13,7 +13,8 @@ from aiothrottle._core.semaphore import NO_LIMIT
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.share_size import OnStoreError, slots_of_share
+from aiothrottle.stores.share import slots_of_share
+from aiothrottle.stores.store import OnStoreError
 
 if TYPE_CHECKING:
     from aiothrottle.stores.shared_concurrency import SharedConcurrency

@@ -1,4 +1,4 @@
-"""The protocol of stores: five methods on records, each of them one atomic step.
+"""The contract of stores: five methods on records, each of them one atomic step.
 
 Strategy. A store keeps, under a key, the state of an algorithm that many processes share. It has
 a clock of its own, and that clock alone counts: its answers are seconds from now, so the clocks
@@ -7,26 +7,21 @@ of two machines are never compared. One call asks for all waiters of a queue.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from aiothrottle._checks import check_choice, shown
 from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import Amounts
 
-__all__ = [
-    "Answer",
-    "Key",
-    "Store",
-    "check_costs",
-    "check_horizon",
-    "check_instant",
-    "check_key",
-    "name_of",
-]
-
 Key: TypeAlias = str | tuple[str, ...]
 """The name of a record: a text, or several, such as an action and an actor."""
+
+OnStoreError: TypeAlias = Literal["raise", "local", "open", "closed"]
+"""What serves while a store fails."""
+
+CHOICES: Final = ("raise", "local", "open", "closed")
 
 # Of longer names the beginning and a digest are kept.
 _LONGEST_NAME = 200
@@ -61,6 +56,43 @@ class Answer:
         return tuple([until(each, now) if each > now else 0.0 for each in self.instants])
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of one of the four methods of `Store` on a record. Its numbers are checked."""
+
+    method: Literal["reserve", "refund", "peek", "record"]
+    #: Tokens; of several costs all methods but `reserve` have one.
+    costs: Sequence[float]
+    #: The horizon of `reserve` or the instant of `refund`.
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for cost in self.costs:
+            if isinstance(cost, Amounts):
+                valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
+            else:
+                valid = 0 <= cost < math.inf
+            if not valid:
+                raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
+        seconds = self.seconds
+        if self.method == "reserve" and not seconds >= 0:
+            raise ValueError(f"a horizon is a number of seconds, 0 or more, not {seconds!r}")
+        if self.method == "refund" and not math.isfinite(seconds):
+            raise ValueError(f"an instant is a finite number from Answer.instants, not {seconds!r}")
+
+    def sent_to(
+        self, store: "Store", key: Key, algorithm: Algorithm[Any]
+    ) -> Awaitable[Answer | None]:
+        """Call the method of the store, which may be one of the user's own."""
+        if self.method == "reserve":
+            return store.reserve(key, algorithm, self.costs, horizon=self.seconds)
+        (cost,) = self.costs
+        if self.method == "refund":
+            return store.refund(key, algorithm, cost, self.seconds)
+        method = store.peek if self.method == "peek" else store.record
+        return method(key, algorithm, cost)
+
+
 class Store(ABC):
     """Keeps the states that many limiters share. Each method is atomic.
 
@@ -75,6 +107,8 @@ class Store(ABC):
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
     or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts.
     A record that no store has written is logged, and replaced by one in which all is spent now.
+
+    A store implements `_execute`, or the four methods that lead to it.
     """
 
     # Shared by the limiters of this process, once there are any: see `Health`.
@@ -92,7 +126,6 @@ class Store(ABC):
         """
         return ""
 
-    @abstractmethod
     async def reserve(
         self,
         key: Key,
@@ -118,8 +151,8 @@ class Store(ABC):
         Returns:
             The instants of the costs that were taken, and when the next cost may start.
         """
+        return await self._execute(key, algorithm, Step("reserve", costs, horizon))
 
-    @abstractmethod
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
@@ -135,8 +168,8 @@ class Store(ABC):
             cost: Tokens, 0 or more.
             instant: Seconds of the store's clock.
         """
+        await self._execute(key, algorithm, Step("refund", (cost,), instant))
 
-    @abstractmethod
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Return the answer that `reserve` would give for the cost, and spend nothing.
 
@@ -148,8 +181,8 @@ class Store(ABC):
             algorithm: Decides.
             cost: Tokens, 0 or more.
         """
+        return await self._execute(key, algorithm, Step("peek", (cost,)))
 
-    @abstractmethod
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Count a cost that was spent already; there may be a debt afterwards.
 
@@ -161,6 +194,11 @@ class Store(ABC):
         Returns:
             What remains, and when the next cost may start.
         """
+        return await self._execute(key, algorithm, Step("record", (cost,)))
+
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        """Do the step on the record of the key, or a fresh one, atomically."""
+        raise NotImplementedError(f"{type(self).__name__} has no {step.method}()")
 
     @abstractmethod
     async def clear(self, key: Key) -> None:
@@ -171,27 +209,29 @@ class Store(ABC):
         """
 
 
-def check_costs(*costs: float) -> None:
-    """Check that each cost is a finite number of tokens, 0 or more, of every resource."""
-    for cost in costs:
-        if isinstance(cost, Amounts):
-            valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
-        else:
-            valid = 0 <= cost < math.inf
-        if not valid:
-            raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
+def check_share(on_store_error: OnStoreError, local_share: float | None) -> None:
+    """Check the two arguments of a limiter.
 
-
-def check_horizon(horizon: float) -> None:
-    """Check that the horizon is a number of seconds, 0 or more."""
-    if not horizon >= 0:
-        raise ValueError(f"a horizon is a number of seconds, 0 or more, not {horizon!r}")
-
-
-def check_instant(instant: float) -> None:
-    """Check that the instant is finite, as those of answers are."""
-    if not math.isfinite(instant):
-        raise ValueError(f"an instant is a finite number from Answer.instants, not {instant!r}")
+    Raises:
+        TypeError: `local_share` is not a number.
+        ValueError: One of them is out of range, or they contradict each other.
+    """
+    check_choice("on_store_error", on_store_error, CHOICES)
+    if local_share is None:
+        return
+    wanted = "the part of the limit that this process may use alone, such as 1/8 for 8 processes"
+    # A bool is an int for Python, but no part of anything.
+    if not isinstance(local_share, int | float) or isinstance(local_share, bool):
+        raise TypeError(f"local_share must be a number, {wanted}, got {shown(local_share)}")
+    if not 0 < local_share <= 1:
+        raise ValueError(
+            f"local_share must be above 0 and at most 1, {wanted}, got {shown(local_share)}"
+        )
+    if on_store_error != "local":
+        raise ValueError(
+            f"local_share={local_share!r} has no effect with on_store_error={on_store_error!r}: "
+            "write on_store_error='local' too, or leave local_share out"
+        )
 
 
 def check_key(key: Key) -> None:

@@ -1,20 +1,26 @@
-"""The loop for stores that can only compare and swap: it runs any algorithm in them."""
+"""The loop for stores that can only compare and swap: it runs any algorithm in them.
+
+Strategy. Of the processes that load a record together one swaps it, and the attempts of the others
+were in vain. So each lost swap makes the pause of the next attempts longer, by about the duration
+of an attempt; and it fades with time (`Contention`). A process that wins pauses as well, as it has
+lost swaps too: where only losers paused, one process would be served and the others hardly ever.
+
+Invariant: a key without a lost swap in the last while has no pause and is not remembered.
+"""
 
 import asyncio
+import random
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.contention import Contention
-from aiothrottle.stores.damage import report_damage
-from aiothrottle.stores.keeper import Keeper, Step
-from aiothrottle.stores.ledger import DamagedRecordError, Record
+from aiothrottle.stores.record import DamagedRecordError, Record, report_damage
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable, slots_key
-from aiothrottle.stores.store import Answer, Key, check_key
-
-__all__ = ["Loaded", "SwapStore"]
+from aiothrottle.stores.store import Answer, Key, Step, check_key
 
 _Result = TypeVar("_Result")
 # Returns the new bytes, the seconds after which they may be forgotten, and the answer, from the old
@@ -27,16 +33,12 @@ Loaded: TypeAlias = tuple[bytes | None, Any, float]
 """The bytes under a key, a mark by which `swap` recognises them, and the time in seconds."""
 
 
-class SwapStore(Keeper, SlotStore):
+class SwapStore(SlotStore):
     """A store that loads bytes, and swaps them if no other process has changed them meanwhile.
 
     The base for a store of your own: it needs `load`, `swap` and `clear`, and has all algorithms
     and shared slots.
     """
-
-    __slots__ = ("_contention",)
-
-    _contention: Contention
 
     #: Whether the time that `load` returns is always that of one clock. Otherwise a process whose
     #: clock is behind waits until it has caught up. With one clock, which may be set back, no
@@ -85,15 +87,12 @@ class SwapStore(Keeper, SlotStore):
 
         return await self._change(slots_key(key), change)
 
-    def _lost_swaps(self) -> Contention:
+    @cached_property
+    def _contention(self) -> "Contention":
         # Made here: a class that derives from this one need not call `__init__`.
-        try:
-            return self._contention
-        except AttributeError:
-            self._contention = Contention()
-            return self._contention
+        return Contention()
 
-    async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Answer]:
             before = None
             try:
@@ -106,7 +105,7 @@ class SwapStore(Keeper, SlotStore):
                 record = Record.exhausted(algorithm, clock)
             if not self.one_clock:
                 clock = max(clock, record.seen)
-            answer = step(record, clock)
+            answer = record.apply(algorithm, clock, step)
             after = record.dump(algorithm)
             if after == before:
                 return data, answer.reset_after, answer
@@ -117,7 +116,7 @@ class SwapStore(Keeper, SlotStore):
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
         """Change the bytes under the key; try again if another process was faster."""
         check_key(key)  # so `load` and `swap` need not
-        contention, clock = self._lost_swaps(), asyncio.get_running_loop().time
+        contention, clock = self._contention, asyncio.get_running_loop().time
         for lost in range(_ATTEMPTS):
             if pause := contention.pause(key, clock(), lost):
                 await asyncio.sleep(pause)
@@ -132,3 +131,100 @@ class SwapStore(Keeper, SlotStore):
             if swapped:
                 return result
         raise StoreUnavailable(f"{key!r} was changed by others {_ATTEMPTS} times in a row")
+
+
+# ---- lost swaps ----------------------------------------------------------------------------------
+
+# A lost swap counts half after so many attempts.
+_HALF_LIFE = 16
+# Fewer lost swaps are as good as none.
+_FEWEST = 0.1
+# Of the pause, with each swap that one call loses: of hundreds of processes none loses for ever.
+_GROWTH = 1.2
+# Seconds of a pause, at the most.
+_LONGEST = 0.5
+# Keys that are remembered, at the most.
+_MOST_KEYS = 4096
+# Of the last attempt, in the average of their durations.
+_WEIGHT = 0.25
+
+
+@dataclass(slots=True)
+class _Lost:
+    """The lost swaps of one key: how many count at the timestamp, and the seconds of an attempt."""
+
+    at: float
+    count: float
+    seconds: float
+
+    def fade(self, now: float) -> None:
+        if now > self.at:
+            self.count *= 0.5 ** ((now - self.at) / (_HALF_LIFE * self.seconds))
+        self.at = now
+
+
+class Contention:
+    """The lost swaps of the keys of one store.
+
+    >>> contention = Contention()
+    >>> contention.longest_pause("key", now=0.0)
+    0.0
+    >>> for _ in range(8):
+    ...     contention.note("key", now=0.0, seconds=0.01, lost=True)
+    >>> contention.longest_pause("key", now=0.0), contention.longest_pause("key", now=0.16)
+    (0.08, 0.04)
+    >>> contention.longest_pause("key", now=10.0), len(contention)
+    (0.0, 0)
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[Key, _Lost] = {}
+
+    def __len__(self) -> int:
+        """Return the number of keys that are remembered."""
+        return len(self._keys)
+
+    def pause(self, key: Key, now: float, lost: int = 0) -> float:
+        """Return the seconds before the next attempt, by chance: the others pause as long.
+
+        Args:
+            key: The key of the record.
+            now: The time, in seconds.
+            lost: How many swaps this call has lost.
+        """
+        return random.uniform(0.0, self.longest_pause(key, now, lost))
+
+    def longest_pause(self, key: Key, now: float, lost: int = 0) -> float:
+        """Return the most seconds that `pause` returns."""
+        known = self._keys.get(key)
+        if known is None:
+            return 0.0
+        known.fade(now)
+        if known.count < _FEWEST:
+            del self._keys[key]
+            return 0.0
+        return min(known.count * _GROWTH**lost * known.seconds, _LONGEST)
+
+    def note(self, key: Key, now: float, seconds: float, *, lost: bool) -> None:
+        """Record an attempt.
+
+        Args:
+            key: The key of the record.
+            now: The time, in seconds.
+            seconds: From the begin of the load to the end of the swap.
+            lost: Whether another process was faster.
+        """
+        known = self._keys.get(key)
+        if known is None:
+            if not lost or not seconds:
+                return
+            if len(self._keys) >= _MOST_KEYS:
+                del self._keys[next(iter(self._keys))]
+            self._keys[key] = known = _Lost(now, 0.0, seconds)
+        known.fade(now)
+        if seconds:
+            known.seconds += _WEIGHT * (seconds - known.seconds)
+        if lost:
+            known.count += 1.0

@@ -10,7 +10,7 @@ from typing import Any
 
 atheris: Any = importlib.import_module("atheris")
 with atheris.instrument_imports(include=["aiothrottle.algorithms", "aiothrottle.stores"]):
-    from aiothrottle.stores.ledger import DamagedRecordError, Record, seal
+    from aiothrottle.stores.record import DamagedRecordError, Record, seal
     from tests.support.stored import STORED
 
 NOW = 1000.5

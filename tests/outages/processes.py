@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aiothrottle import RateLimiter
-from aiothrottle.stores.share_size import OnStoreError
+from aiothrottle.stores.store import OnStoreError
 from tests.support.failing import Client, Server
 from tests.support.virtually import now
 

@@ -22,7 +22,7 @@ from aiothrottle import (
 )
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
-from aiothrottle.stores.share_size import CHOICES, OnStoreError
+from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import greatest_count
 from tests.outages.processes import OUTAGES, back, fall, limiter_on, outcomes, process
 from tests.support.failing import Client, Server

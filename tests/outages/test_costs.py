@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, SharedConcurrency, StoreUnavailable
-from aiothrottle.stores.share_size import OnStoreError
+from aiothrottle.stores.store import OnStoreError
 from tests.outages.processes import fall, process
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared

@@ -17,11 +17,11 @@ from pymongo import AsyncMongoClient
 
 from aiothrottle import FixedWindow, StoreUnavailable, TokenBucket
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores import Answer, Claim, Key, SlotStore, damage
-from aiothrottle.stores import request as of_redis
+from aiothrottle.stores import Answer, Claim, Key, SlotStore
+from aiothrottle.stores import redis_scripts as of_redis
 from aiothrottle.stores import swap as of_swap
-from aiothrottle.stores.ledger import seal
 from aiothrottle.stores.mongo import MongoStore
+from aiothrottle.stores.record import DamageLog, seal
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.slots import SlotTable, slots_key
 from aiothrottle.testing.store_contract import ManualClock
@@ -115,7 +115,7 @@ def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> 
     lines: list[str] = []
 
     def report(key: object, reason: str) -> None:
-        damage.DamageLog().report(key, reason)
+        DamageLog().report(key, reason)
         lines.append(caplog.records[-1].getMessage())
 
     monkeypatch.setattr(of_redis, "report_damage", report)
@@ -362,7 +362,7 @@ def test_malformed_reply_of_the_script_is_an_outage() -> None:
 
 def test_reports_are_ten_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    log = damage.DamageLog(clock)
+    log = DamageLog(clock)
     for number in range(1000):
         log.report(number, "x\nforged")
     assert len(caplog.records) == 10

@@ -4,10 +4,12 @@ In virtual time, with a driver of a few lines.
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from aiothrottle.stores.patient import call_patiently
+from aiothrottle import StoreUnavailable
+from aiothrottle.stores.calls import Calls, send_alone
 from tests.support.virtually import now, turns
 from tests.support.watching import stand_still
 
@@ -21,7 +23,8 @@ class Driver:
         self.reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.round_trips = round_trips
         self.cancelled = False
-        self.patiently = asyncio.create_task(call_patiently(self.call()))
+        calls = Calls[Any]("Server", send_alone, limit=1, timeout=None, patient=True)
+        self.patiently = asyncio.create_task(calls.ask(self.call))
 
     async def call(self) -> str:
         try:
@@ -54,7 +57,7 @@ async def test_dead_server_times_out_soon(blocked: bool) -> None:
     driver = Driver()
     if blocked:
         await block()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
         await driver.patiently
     assert now() == pytest.approx(1.2 * TIMEOUT + 0.1 if blocked else TIMEOUT, abs=0.002)
 

@@ -1,4 +1,7 @@
-"""The message of a `StoreUnavailable` has the reason of the outage, for each driver."""
+"""The message of a `StoreUnavailable` begins with the reason of the outage, for each driver.
+
+It goes on with the key, and what becomes of the requests.
+"""
 
 import gc
 import ssl
@@ -28,19 +31,33 @@ async def reasons(driver: str, port: int, **options: Any) -> list[str]:
     """Return what a limiter and the store itself report of the outage; also the second time."""
     found: list[str] = []
     async with store_on(driver, port, **options) as store:
-        limiter = RateLimiter("1/s", store=store, key="key")
-        for call in (limiter.acquire, limiter.peek, lambda: store.clear("key")):
+        limiter = RateLimiter("1/s", store=store, key="api.example.org")
+        for call in (limiter.acquire, limiter.peek, limiter.reset, lambda: store.clear("key")):
             with pytest.raises(StoreUnavailable) as caught:
                 await call()
             assert caught.value.__cause__ is not None
             found.append(str(caught.value))
-    return found
+    for reason in found:
+        assert reason.startswith(("Redis: ", "MongoDB: ", "memcached: "))
+    for reason in found[:2]:
+        assert "; requests with key 'api.example.org' fail until it answers" in reason
+    assert "; the record of 'api.example.org' may still be there" in found[2]
+    return [reason.partition(": ")[2] for reason in found]
 
 
 @pytest.mark.parametrize("driver", [*REDIS, "mongodb"])
 async def test_refused_connection_is_reported(driver: str) -> None:
     for reason in await reasons(driver, free_port(), timeout=0.4):
         assert "Connect call failed" in reason or "Connection refused" in reason
+        assert not reason.startswith("no answer")
+
+
+@pytest.mark.parametrize("driver", ["redis", "mongodb"])
+async def test_retrying_driver_reports_why_it_retries(driver: str) -> None:
+    found = await reasons(driver, free_port(), timeout=0.4)
+    # A call that is sent between two attempts ends with none.
+    assert any("Connect call failed" in reason for reason in found)
+    assert all(reason.startswith("no answer in time;") or "failed" in reason for reason in found)
 
 
 async def test_memcached_error_names_the_logger_with_the_reason() -> None:
@@ -69,6 +86,8 @@ async def test_untrusted_certificate_is_reported(valkey: Valkey, mongo: Process)
     certificate.configure_cert(context)
     async with FaultProxy(valkey.port, context) as proxy, FaultProxy(mongo.port, context) as other:
         found = await reasons("mongodb", other.port, timeout=0.4, tls=True)
-        for driver in REDIS:
-            found += await reasons(driver, proxy.port, ssl=True)
-    assert all("certificate verify failed" in reason for reason in found)
+        for driver in (*REDIS, "redis"):
+            found += await reasons(driver, proxy.port, ssl=True, timeout=0.4)
+    for reason in found:
+        assert reason.startswith("certificate refused: ")
+        assert "certificate verify failed" in reason

@@ -16,7 +16,7 @@ import redis
 from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.share_size import CHOICES, OnStoreError
+from aiothrottle.stores.store import CHOICES, OnStoreError
 from tests.outages.drivers import leaks_sockets, store_on
 from tests.support.servers import Cluster, FaultProxy
 

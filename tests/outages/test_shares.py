@@ -18,13 +18,14 @@ from aiothrottle.algorithms import (
     TokenBucket,
 )
 from aiothrottle.stores.health import Health
-from aiothrottle.stores.process_count import ProcessCounter
+from aiothrottle.stores.share import ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
-from tests.outages.processes import OUTAGES, Workers, back, limiter_on, process
+from tests.outages.processes import OUTAGES, Workers, back, fall, limiter_on, process
 from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
 from tests.support.virtually import visit, visits
+from tests.support.watching import rest
 
 
 @pytest.mark.parametrize("mode", OUTAGES)
@@ -153,3 +154,13 @@ async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     server.mode = "refuses"
     assert [bool(await limiter.try_acquire(cost)) for cost in (0, 1, 1)] == [True, True, False]
     assert await visit(limiter) == pytest.approx(10_002, rel=0.5)
+
+
+async def test_refund_while_the_store_answers_spends_no_share() -> None:
+    server, limiter = process("local", "10/min", local_share=1.0, guard=0.0)
+    permit = await limiter.acquire(5)
+    permit.settle(2)
+    await rest()
+    assert "refund" in server.methods()
+    await fall(limiter, server)
+    assert (await limiter.peek()).remaining == 5.0

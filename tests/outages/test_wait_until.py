@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter, StoreUnavailable, ThrottleTimeout, WaitUntil
-from aiothrottle.stores.share_size import OnStoreError
+from aiothrottle.stores.store import OnStoreError
 from tests.outages import processes
 from tests.support.failing import Server
 from tests.support.virtually import now, visit, visits

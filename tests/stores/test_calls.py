@@ -260,9 +260,9 @@ async def test_timeout_reports_the_drivers_reason_and_not_the_callers() -> None:
         await asyncio.sleep(60.0)
 
     for calls, call, reason in (
-        (sending(retry), 1, "no answer in time: [Errno 111] refused"),
+        (sending(retry), 1, "[Errno 111] refused; no answer in time"),
         (sending(fail), 1, "no answer in time"),
-        (sending(send_alone, hint=lambda: "a hint"), never, "no answer in time: a hint"),
+        (sending(send_alone, hint=lambda: "a hint"), never, "a hint; no answer in time"),
     ):
         try:
             raise KeyError("a secret of the caller's")  # noqa: TRY301 - which it handles meanwhile

@@ -21,7 +21,7 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Key, Loaded, MemoryStore
-from aiothrottle.stores.contention import Contention
+from aiothrottle.stores.swap import Contention
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.failing import Client, Server

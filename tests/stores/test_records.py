@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from aiothrottle import LeakyBucket, TokenBucket
-from aiothrottle.stores.ledger import Record
+from aiothrottle.stores.record import Record
 
 CLOCKS = [0.0, 4321.123, 1e6 + 0.1, 1.7e9 + 0.123]
 # Tokens that are forgiven, so that a cost of a tenth fits ten times.

@@ -267,7 +267,7 @@ async def test_store_error_is_raised_in_each_waiter() -> None:
     results = await asyncio.gather(*visits(limiter, 3), return_exceptions=True)
     errors = [result for result in results if isinstance(result, StoreUnavailable)]
     assert len(errors) == len(set(map(id, errors))) == 3
-    said = "it is out (limiter '10/s')"
+    said = "it is out; requests with key 'k' fail until it answers (limiter '10/s')"
     assert {(str(error), error.__cause__) for error in errors} == {(said, cause)}
     assert store.calls["reserve"] == 1
     with pytest.raises(StoreUnavailable):

@@ -79,7 +79,7 @@ async def test_next_owner_is_notified(
 ) -> None:
     """By its own store alone, whichever of its owners it is."""
     # A busy machine may be slow to answer: without that patience all owners would be woken.
-    monkeypatch.setattr("aiothrottle.stores.wakes._ANSWER", 60.0)
+    monkeypatch.setattr("aiothrottle.stores.redis_wakes._ANSWER", 60.0)
     async with open_stores(kind) as make:
         here, there = make(), make()
         for_bob, for_cid = asyncio.Event(), asyncio.Event()

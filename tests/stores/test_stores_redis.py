@@ -27,7 +27,7 @@ from aiothrottle import (
 from aiothrottle.algorithms import Algorithm, AllOf, Cooldown, PerResource, Unlimited
 from aiothrottle.amounts import amounts
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.request import LOAD, RECORD
+from aiothrottle.stores.redis_scripts import LOAD, RECORD
 from aiothrottle.testing.store_contract import CHECKS, ManualClock
 from tests.support.effort import EFFORT, SEED
 from tests.support.servers import Cluster, Valkey, free_port
@@ -312,6 +312,24 @@ async def test_lost_script_is_resent_and_closed_client_reconnects(client: Any) -
         assert (await store.reserve("key", HOURLY, [1])).remaining == remaining
     await client.aclose()
     assert (await store.peek("key", HOURLY)).remaining == 8.0
+
+
+async def test_batch_is_one_round_trip_and_resends_lost_scripts(client: Any) -> None:
+    store = RedisStore(client)
+    keys = list(map(str, range(50)))
+
+    async def take(key: str) -> float:
+        return (await store.reserve(key, HOURLY, [1])).remaining
+
+    assert await asyncio.gather(*map(take, keys)) == [9.0] * 50
+    await client.config_resetstat()
+    assert await asyncio.gather(*map(take, keys)) == [8.0] * 50
+    assert "cmdstat_script|exists" not in await client.info("commandstats")
+    await client.script_flush()
+    await client.config_resetstat()
+    assert await asyncio.gather(*map(take, keys)) == [7.0] * 50
+    stats = await client.info("commandstats")
+    assert stats["cmdstat_evalsha"]["failed_calls"] == 50
 
 
 @pytest.mark.parametrize("driver", [Redis, ValkeyClient], ids=["redis-py", "valkey-py"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aiothrottle.stores.wakes import Wakes
+from aiothrottle.stores.redis_wakes import Wakes
 from tests.support.virtually import now, virtual
 
 

@@ -1,4 +1,7 @@
-"""The keys, arguments and replies of `RedisStore`'s scripts. Does no I/O.
+"""The scripts of `RedisStore`: their keys, arguments and replies. Does no I/O.
+
+Invariant: only the algorithms of this package have numbers here, by which `algorithms.lua` decides.
+A class that is derived from one may decide otherwise than the script.
 
 Every reply is text: it reads the same from a client that decodes replies and from one that does
 not.
@@ -10,28 +13,26 @@ import secrets
 import struct
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from aiothrottle.algorithms import AllOf, PerResource, SlidingWindowLog
-from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms import (
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    PerResource,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.algorithms.protocol import Algorithm, max_wait
+from aiothrottle.amounts import Amounts, as_costs
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.damage import report_damage
-from aiothrottle.stores.ledger import other_algorithm, seal
-from aiothrottle.stores.port import numbers_of, numbers_of_costs, read_remaining
+from aiothrottle.stores.record import other_algorithm, report_damage, seal
 from aiothrottle.stores.slots import Claim, Granted
-from aiothrottle.stores.store import Answer, Key, name_of
-
-__all__ = [
-    "LOAD",
-    "RECORD",
-    "SLOTS",
-    "SWAP",
-    "Request",
-    "Requests",
-    "read_answer",
-    "read_granted",
-    "read_loaded",
-]
+from aiothrottle.stores.store import Answer, Key, Step, name_of
 
 # Seconds for which an answer is kept, at the least, for a driver that retries a request. It does so
 # until the call is given up.
@@ -39,6 +40,17 @@ _KEEP_ANSWER = 5.0
 _DAMAGE = "a key is of another type, or a value is none that a store writes"
 # The most records whose arguments are cached: a kilobyte each.
 _MANY = 16_384
+# Which algorithm of the script decides; the constants follow.
+_LEVEL, _ROLLING, _FIXED, _SLIDING = 1, 2, 3, 4
+_KINDS: Final[dict[type[Any], int]] = {
+    TokenBucket: _LEVEL,
+    LeakyBucket: _LEVEL,
+    WaitUntil: _LEVEL,
+    Cooldown: _LEVEL,
+    SlidingWindowLog: _ROLLING,
+    FixedWindow: _FIXED,
+    SlidingWindowCounter: _SLIDING,
+}
 
 
 def _script(*files: str) -> str:
@@ -106,39 +118,25 @@ class Requests:
     def _slots_of(self, name: str) -> list[str]:
         return [f"{name}:{part}" for part in ("leases", "slots", "queue")]
 
-    def make(
-        self,
-        method: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *numbers: float,
-    ) -> Request | None:
-        """Return a request to `record.lua`; None if the script does not know the algorithm.
-
-        Args:
-            method: The method of `Store`.
-            key: The key of the record.
-            algorithm: Decides.
-            costs: The costs of the method.
-            numbers: The other numbers of the method.
-        """
+    def make(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Request | None:
+        """Return a request to `record.lua`; None if the script does not know the algorithm."""
         record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
         if record is None:
             return None
+        numbers: tuple[float, ...] = ()
+        if step.method == "reserve":
+            numbers = step.seconds, max_wait(algorithm)
+        elif step.method == "refund":
+            numbers = (step.seconds,)
+        packed = _packed(self.keep, *numbers, *_numbers_of_costs(algorithm, step.costs))
         time = b"" if self._clock is None else _packed(self._clock())
         return Request(
             [record.name, self.id(record.name), *record.logs],
-            [
-                method,
-                record.sealed,
-                _packed(self.keep, *numbers, *numbers_of_costs(algorithm, costs)),
-                time,
-            ],
+            [step.method, record.sealed, packed, time],
         )
 
     def _remember(self, key: Key, algorithm: Algorithm[Any]) -> _Record | None:
-        numbers = numbers_of(algorithm)
+        numbers = _numbers_of(algorithm)
         if numbers is None:
             return None
         name = self.name(key)
@@ -166,6 +164,57 @@ class Requests:
         )
 
 
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def _numbers_of(algorithm: Algorithm[Any]) -> list[float] | None:
+    """Return the numbers of an algorithm; None if the script does not know it.
+
+    The first is 0 of one algorithm, 1 of an `AllOf`, and of a `PerResource` 1 more than it has
+    resources. There each algorithm begins with the place of its resource, from 1 on.
+    """
+    numbers: list[float] = [float(type(algorithm) is AllOf)]
+    parts: Sequence[Algorithm[Any]] = (algorithm,)
+    places: Sequence[tuple[float, ...]] = ((),)
+    if type(algorithm) is AllOf:
+        parts = algorithm.algorithms
+        places = [()] * len(parts)
+    elif type(algorithm) is PerResource:
+        parts, resources = algorithm.algorithms, algorithm.resources
+        numbers = [1.0 + len(resources)]
+        places = [(1.0 + resources.index(name),) for name in algorithm.names]
+    for place, part in zip(places, parts, strict=True):
+        if type(part) is Unlimited:
+            continue
+        kind = _KINDS.get(type(part))
+        if kind is None:
+            return None
+        numbers += (*place, kind, *cast("Any", part).constants())
+    return numbers
+
+
+def _numbers_of_costs(algorithm: Algorithm[Any], costs: Sequence[float]) -> Sequence[float]:
+    """Return the costs as the script reads them: of a `PerResource`, those of each resource."""
+    if type(algorithm) is not PerResource:
+        return costs
+    resources = algorithm.resources
+    return [each for cost in costs for each in as_costs(cost, resources).values()]
+
+
+def _windows(algorithm: Algorithm[Any]) -> int:
+    """Count the parts of the algorithm that keep a log."""
+    if isinstance(algorithm, AllOf | PerResource):
+        return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
+    return int(isinstance(algorithm, SlidingWindowLog))
+
+
+def _packed(*numbers: float) -> bytes:
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
+# ---- replies -------------------------------------------------------------------------------------
+
+
 def read_answer(
     reply: Any,  # noqa: ANN401 - of any server
     key: Key,
@@ -191,13 +240,22 @@ def read_answer(
         if was_damaged := words[:1] in (["damaged"], [b"damaged"]):
             del words[0]
         now, retry_after, *numbers = map(float, words)
-        remaining, (reset_after, *runs) = read_remaining(algorithm, numbers)
+        remaining, (reset_after, *runs) = _read_remaining(algorithm, numbers)
         instants = _instants(runs, most)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
     if was_damaged:
         report_damage(key, _DAMAGE)
     return Answer(now, instants, retry_after, remaining, reset_after)
+
+
+def _read_remaining(algorithm: Algorithm[Any], numbers: list[float]) -> tuple[float, list[float]]:
+    """Return what the script reports as remaining, and the numbers behind it."""
+    if type(algorithm) is not PerResource:
+        return numbers[0], numbers[1:]
+    resources = algorithm.resources
+    count = len(resources)
+    return Amounts(dict(zip(resources, numbers[:count], strict=True))), numbers[count:]
 
 
 def _instants(runs: list[float], most: int) -> tuple[float, ...]:
@@ -244,14 +302,3 @@ def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
 
 def _no_reply(reply: object) -> StoreUnavailable:
     return StoreUnavailable(f"this is no reply of the script: {reply!r:.200}")
-
-
-def _packed(*numbers: float) -> bytes:
-    return struct.pack(f"<{len(numbers)}d", *numbers)
-
-
-def _windows(algorithm: Algorithm[Any]) -> int:
-    """Count the parts of the algorithm that keep a log."""
-    if isinstance(algorithm, AllOf | PerResource):
-        return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
-    return int(isinstance(algorithm, SlidingWindowLog))

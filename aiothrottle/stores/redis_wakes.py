@@ -21,8 +21,6 @@ from aiothrottle._checks import duration
 from aiothrottle.errors import reason_of
 from aiothrottle.stores.store import name_of
 
-__all__ = ["Wakes"]
-
 _LOG = logging.getLogger("aiothrottle")
 
 # Seconds before the next attempt to listen; they double up to the longest, and begin anew after a
@@ -47,17 +45,6 @@ class Wakes:
 
     Messages are lost while there is no connection: so a new subscription wakes all owners.
     """
-
-    __slots__ = (
-        "_client",
-        "_doubted_at",
-        "_reader",
-        "_reported_at",
-        "_timer",
-        "_wakes",
-        "channels",
-        "id",
-    )
 
     def __init__(
         self,

@@ -1,16 +1,18 @@
 """A record: the state of an algorithm under a key, and the times that a store needs for it.
 
-This file has, once, what each method of a store does to a record; a store adds atomicity and a
-clock. The script of `RedisStore` does the same in Lua, and a test shows that both decide alike to
-the last bit.
+This file has, once, what each method of a store does to a record, and what becomes of a damaged
+one; a store adds atomicity and a clock. The script of `RedisStore` does the same in Lua, and a test
+shows that both decide alike to the last bit.
 
 Invariant: instants are effective ones: those of the store's clock, plus the seconds by which it was
 ever set back while the record lived. So a clock that steps back mints nothing, and no request waits
 for it to catch up. A later call is granted no earlier instant (`last`), whatever has room.
 """
 
+import logging
 import math
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -33,9 +35,9 @@ from aiothrottle.algorithms.protocol import (
     until,
 )
 from aiothrottle.amounts import nothing
-from aiothrottle.stores.store import Answer
+from aiothrottle.stores.store import Answer, Step
 
-__all__ = ["EPOCH", "HEAD", "DamagedRecordError", "Record", "other_algorithm", "seal"]
+_LOG = logging.getLogger("aiothrottle")
 
 EPOCH = 1767225600
 """The zero of a shared clock, in seconds since 1970: 2026-01-01T00:00:00Z.
@@ -75,6 +77,16 @@ class Record:
         in a later one.
         """
         return max(algorithm.reset_after(self.state, now), until(self.last, now))
+
+    def apply(self, algorithm: Algorithm[Any], clock: float, step: Step) -> Answer:
+        """Do the step, and return the answer."""
+        if step.method == "reserve":
+            return self.reserve(algorithm, clock, step.costs, step.seconds)
+        (cost,) = step.costs
+        if step.method == "refund":
+            return self.refund(algorithm, clock, cost, step.seconds)
+        method = self.peek if step.method == "peek" else self.record
+        return method(algorithm, clock, cost)
 
     def reserve(
         self, algorithm: Algorithm[Any], clock: float, costs: Sequence[float], horizon: float
@@ -272,3 +284,41 @@ def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
         "the same with windows of another period; give each a key of its own, or call "
         "`await limiter.reset()` once"
     )
+
+
+# ---- damaged records -----------------------------------------------------------------------------
+
+_LINES = SlidingWindowLog("10/min")
+
+
+class DamageLog:
+    """Writes the lines, and counts those that it leaves out.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    __slots__ = ("_clock", "_left_out", "_lines")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines = _LINES.start()
+        self._left_out = 0
+
+    def report(self, key: object, reason: str) -> None:
+        """Log that the record of the key was damaged, and replaced."""
+        now = self._clock()
+        if _LINES.delay(self._lines, now, 1) > 0.0:
+            self._left_out += 1
+            return
+        _LINES.take(self._lines, now, 1)
+        # The reason may have words of another program: escaped and cut, it forges no line.
+        _LOG.warning(
+            "the record of %r was damaged, and counts as all spent now: %.300r%s",
+            *(key, reason, f" ({self._left_out} more)" if self._left_out else ""),
+        )
+        self._left_out = 0
+
+
+report_damage: Callable[[object, str], None] = DamageLog().report
+"""Of all stores of this process."""

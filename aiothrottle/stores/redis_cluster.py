@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Nodes"]
-
 # A call whose connection was closed is sent again so often.
 _REPEATS = 2
 
@@ -24,8 +22,6 @@ class Nodes:
         client: A client of a cluster.
         exceptions: The exceptions of its package.
     """
-
-    __slots__ = ("_client", "_exceptions", "_is_initialized", "_redirections", "_suspects")
 
     def __init__(self, client: Any, exceptions: ModuleType) -> None:  # noqa: ANN401 - the driver's own
         self._client = client
