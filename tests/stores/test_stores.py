@@ -28,10 +28,9 @@ from tests.support.virtually import visit
 
 # Other ways to the same server: what reads replies, finds keys and compares and swaps differs.
 FEW = {
-    "it_decides_as_the_algorithm_in_memory_does",
+    "it_decides_as_a_store_in_memory_does",
     "many_at_once_get_the_limit_and_no_more",
-    "refunded_tokens_can_be_taken_again",
-    "a_record_can_be_cleared",
+    "refunded_tokens_can_be_taken_again-SlidingWindowLog",
     "any_text_is_its_own_key",
     "another_algorithm_on_the_key_is_rejected",
 }
