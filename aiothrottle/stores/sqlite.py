@@ -196,7 +196,7 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
         raise OSError("it is a folder, not a file")
     if not os.access(path.parent, os.W_OK):
         raise OSError(f"{path.parent} is no folder in which this process may write")
-    return sqlite3.connect(path, patience, isolation_level=None)
+    return sqlite3.connect(path, timeout=patience, isolation_level=None)
 
 
 def _prepare(connection: sqlite3.Connection, patience: float) -> None:
