@@ -82,6 +82,15 @@ async def test_new_records_take_the_place_of_expired_ones(path: Path) -> None:
     assert len(rows(path)) <= 20
 
 
+async def test_expired_record_is_no_obstacle_to_another_algorithm(path: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(path, clock=clock)
+    await store.record("key", SlidingWindowLog("10/s"))
+    clock.advance(1.5)
+    assert len((await store.reserve("key", TokenBucket("10/s"), [1])).instants) == 1
+    await store.aclose()
+
+
 async def test_record_without_spent_tokens_is_deleted(store: SQLiteStore, path: Path) -> None:
     (instant,) = (await store.reserve("key", TokenBucket("1/s"), [1])).instants
     await store.refund("key", TokenBucket("1/s"), 1, instant)
