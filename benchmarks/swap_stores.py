@@ -1,9 +1,9 @@
 """Processes that share a limit by compare and swap: `uv run benchmarks/swap_stores.py`.
 
-Eight processes ask for one key all the time, on memcached and on SecantusDB, the substitute for
-MongoDB of the tests (group `mongodb-test`). A process is simulated by a client, a store and a
-limiter of its own on one event loop, which makes the same calls. Grants are counted by the store's
-clock. A server or a driver that is not installed is left out.
+Eight processes ask for one key all the time: in a file of SQLite, on memcached and on SecantusDB,
+the substitute for MongoDB of the tests (group `mongodb-test`). A process is simulated by a client,
+a store and a limiter of its own on one event loop, which makes the same calls. Grants are counted
+by the store's clock. A server or a driver that is not installed is left out.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextlib import AbstractContextManager as Context
 from importlib.util import find_spec
-from typing import TypeAlias
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 from counting import Counting
 from measure import Report, arguments, show
@@ -19,6 +21,7 @@ from server import memcached, mongodb
 from stores import jain
 
 from aiothrottle import RateLimiter
+from aiothrottle.stores import SQLiteStore
 from aiothrottle.testing.audit import greatest_count
 
 __all__ = ["report"]
@@ -29,8 +32,22 @@ SHARED = ((10, 2, 0.95), (2000, 4, 0.8))
 # Seconds before those that are counted.
 WARM_UP = 2.0
 
-Open: TypeAlias = Callable[[int], AbstractAsyncContextManager[Counting]]
-"""Opens a store of the server on that port, with a client of its own."""
+Place: TypeAlias = Any
+"""The port of a server, or a folder."""
+Open: TypeAlias = Callable[[Place], AbstractAsyncContextManager[Counting]]
+"""Opens a store there, with a client of its own."""
+
+
+@asynccontextmanager
+async def open_sqlite(folder: str) -> AsyncGenerator[Counting]:
+    """Open a store in a file."""
+
+    class Counted(Counting, SQLiteStore):
+        """A store of SQLite that counts."""
+
+    store = Counted(Path(folder, "limits.db"), timeout=10)
+    yield store
+    await store.aclose()
 
 
 @asynccontextmanager
@@ -64,10 +81,12 @@ async def open_mongodb(port: int) -> AsyncGenerator[Counting]:
         yield Counted(client, timeout=10)
 
 
-async def share(port: int, opened: Open, rate: int, tasks: int, seconds: float) -> list[Counting]:
+async def share(
+    place: Place, opened: Open, rate: int, tasks: int, seconds: float
+) -> list[Counting]:
     """Let the processes ask for one key; return their stores."""
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(port)) for _ in range(PROCESSES)]
+        stores = [await stack.enter_async_context(opened(place)) for _ in range(PROCESSES)]
         key = f"{rate}/s"
         # By the server's clock no guard is needed.
         limiters = [RateLimiter(key, guard=0.0, store=store, key=key) for store in stores]
@@ -89,11 +108,11 @@ async def share(port: int, opened: Open, rate: int, tasks: int, seconds: float) 
         return stores
 
 
-def show_store(report: Report, name: str, port: int, opened: Open, seconds: int) -> None:
+def show_store(report: Report, name: str, place: Place, opened: Open, seconds: int) -> None:
     """Add the table and the targets of a store."""
     rows = [["limit", "used", "most in any second", "Jain", "calls per grant"]]
     for rate, tasks, wanted in SHARED:
-        stores = asyncio.run(share(port, opened, rate, tasks, seconds))
+        stores = asyncio.run(share(place, opened, rate, tasks, seconds))
         taken = [[it for each in store.taken.values() for it in each] for store in stores]
         begin = min(min(each) for each in taken) + WARM_UP
         counts = [sum(begin <= it < begin + seconds for it in each) for each in taken]
@@ -112,16 +131,17 @@ def show_store(report: Report, name: str, port: int, opened: Open, seconds: int)
 def report(*, seconds: int = 20) -> Report:
     """Measure everything."""
     found = Report("Stores of compare and swap")
-    servers: list[tuple[str, str, Callable[[], Context[int | None]], Open]] = [
+    servers: list[tuple[str, str, Callable[[], Context[Place]], Open]] = [
+        ("SQLite", "sqlite3", TemporaryDirectory, open_sqlite),
         ("memcached", "emcache", memcached, open_memcached),
         ("SecantusDB", "pymongo", mongodb, open_mongodb),
     ]
     for name, driver, start, opened in servers:
         if find_spec(driver) is None:
             continue
-        with start() as port:
-            if port is not None:
-                show_store(found, name, port, opened, seconds)
+        with start() as place:
+            if place is not None:
+                show_store(found, name, place, opened, seconds)
     return found
 
 

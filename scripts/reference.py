@@ -157,7 +157,7 @@ PAGES = {
             Part("Redis and Valkey", "aiothrottle.stores.redis"),
             Part("MongoDB", "aiothrottle.stores.mongo"),
             Part("memcached", "aiothrottle.stores.memcached"),
-            Part("A store of your own", "aiothrottle.stores"),
+            Part("In this process, in a file, and of your own", "aiothrottle.stores"),
         ),
     ),
     "observability": Page(

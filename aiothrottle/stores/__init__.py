@@ -13,6 +13,7 @@ from aiothrottle._lazy import lazily
 if TYPE_CHECKING:
     from aiothrottle.stores.memory import MemoryStore
     from aiothrottle.stores.slots import Claim, Granted, SlotStore
+    from aiothrottle.stores.sqlite import SQLiteStore
     from aiothrottle.stores.store import Answer, Key, Store
     from aiothrottle.stores.swap import Loaded, SwapStore
 else:
@@ -21,6 +22,7 @@ else:
         {
             "memory": "MemoryStore",
             "slots": "Claim Granted SlotStore",
+            "sqlite": "SQLiteStore",
             "store": "Answer Key Store",
             "swap": "Loaded SwapStore",
         },
@@ -33,6 +35,7 @@ __all__ = [
     "Key",
     "Loaded",
     "MemoryStore",
+    "SQLiteStore",
     "SlotStore",
     "Store",
     "SwapStore",

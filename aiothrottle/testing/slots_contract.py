@@ -12,22 +12,23 @@ They raise `AssertionError` for what is wrong.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 from aiothrottle.stores import Claim, Granted, Key, SlotStore
-from aiothrottle.testing.manual_clock import ManualClock
-from aiothrottle.testing.store_contract.check import listed_in
+from aiothrottle.testing.store_contract import named
+from aiothrottle.testing.virtual_time import ManualClock
 
 __all__ = ["SLOT_CHECKS", "Owner"]
 
 Make: TypeAlias = Callable[[], SlotStore]
 SlotCheck: TypeAlias = Callable[[Make, ManualClock], Awaitable[None]]
 
-SLOT_CHECKS: list[SlotCheck] = []
-"""The checks: async functions of a factory of stores, and of their clock."""
-
 _LEASE = 30.0
+# An owner, the slots that it returns, and those that it wants.
+_STEP = re.compile(r"([a-z]+)(?:-(\d))?(?:\+(\d))?")
 
 
 class Owner:
@@ -56,87 +57,50 @@ class Owner:
         return (await self.claim(wanted, released=released)).granted
 
 
-@listed_in(SLOT_CHECKS)
-async def limit_is_never_exceeded(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """What one gives back another gets."""
-    ann, bob = Owner(make, "ann"), Owner(make, "bob")
-    assert await ann.gets(2) == 2
-    assert await bob.gets(2) == 1
-    assert await ann.gets(released=1) == 0
-    assert await bob.gets(1) == 1
-    assert await bob.gets(released=2) == 0
-    assert await ann.gets(2) == 2
+# Each step is a claim, by an owner with a store of its own: `ann-1+2=0` returns one slot, wants two
+# more and gets none; `ann=0,3` wants none, and learns that the store gave three to others. `clock`
+# advances the clock, and `limit` is that of the owners who claim first behind it.
+GRANTS = {
+    # What one gives back another gets.
+    "limit_is_never_exceeded": "ann+2=2 bob+2=1 ann-1=0 bob+1=1 bob-2=0 ann+2=2",
+    # Free slots are kept for the head of the queue; a slot that is wanted again is behind it.
+    "first_waiter_is_served_first": """limit=2 ann+2=2 bob+1=0 cid+1=0 ann-1+1=0 cid+1=0 ann+1=0
+        bob+1=1 ann-1+1=0 cid+1=1 bob-1=0 ann+1=1""",
+    "owner_that_wants_less_leaves_the_end_of_the_queue": """limit=2 ann+2=2 bob+1=0 cid+1=0 bob+3=0
+        bob+1=0 ann-1=0 cid+1=0 bob+1=1 bob+1=0 bob=0 ann-1=0 cid+1=1""",
+    # Without a claim for a lease its slots are free, and its places in the queue are gone.
+    "silent_owner_has_died": "ann+2=2 bob+2=1 clock=29 ann=0 cid+1=0 clock=1.01 cid+2=1",
+    # No slot is granted until few enough are held.
+    "owner_that_returns_keeps_what_it_holds": """ann+3=3 clock=31 bob+2=2 ann=0,3 ann=0
+        cid+1=0 ann-2=0 cid+1=0 ann-1=0 cid+1=1""",
+    "lowered_limit_holds_for_all_owners": """ann+3=3 limit=1 bob+1=0 ann-2=0 bob+1=0 ann-1=0
+        bob+1=1""",
+    # An owner that lives takes its own back with the next claim.
+    "cleared_key_has_no_slots": "ann+3=3 clear=1 bob+1=1 ann=0,3 bob+1=0",
+    "a_clock_that_steps_back_makes_no_lease_longer": """ann+3=3 clock=-1000 bob+1=0 clock=31
+        bob+1=1""",
+}
 
 
-@listed_in(SLOT_CHECKS)
-async def first_waiter_is_served_first(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Free slots are kept for the head of the queue."""
-    ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
-    assert await ann.gets(2) == 2
-    assert await bob.gets(1) == 0
-    assert await cid.gets(1) == 0
-    # Ann wants it again, but behind the others.
-    assert await ann.gets(1, released=1) == 0
-    assert await cid.gets(1) == 0
-    assert await ann.gets(1) == 0
-    assert await bob.gets(1) == 1
-    assert await ann.gets(1, released=1) == 0
-    assert await cid.gets(1) == 1
-    assert await bob.gets(released=1) == 0
-    assert await ann.gets(1) == 1
+async def _follow(steps: str, make: Make, clock: ManualClock) -> None:
+    owners, limit = dict[str, Owner](), 3
+    for step in steps.split():
+        asked, _, wanted = step.partition("=")
+        if asked == "clock":
+            clock.advance(float(wanted))
+        elif asked == "limit":
+            limit = int(wanted)
+        elif asked == "clear":
+            await make().clear("key")
+        else:
+            (name, released, more) = _STEP.findall(asked)[0]
+            owner = owners.setdefault(name, Owner(make, name, limit))
+            granted = await owner.claim(int(more or 0), released=int(released or 0))
+            slots, _, lost = wanted.partition(",")
+            assert granted.granted == int(slots), (step, granted)
+            assert granted.lost == int(lost or 0), (step, granted)
 
 
-@listed_in(SLOT_CHECKS)
-async def who_wants_less_leaves_the_end_of_the_queue(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Those that it still wants keep their places."""
-    ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
-    assert await ann.gets(2) == 2
-    assert await bob.gets(1) == 0
-    assert await cid.gets(1) == 0
-    assert await bob.gets(3) == 0
-    assert await bob.gets(1) == 0
-    assert await ann.gets(released=1) == 0
-    assert await cid.gets(1) == 0
-    assert await bob.gets(1) == 1
-    assert await bob.gets(1) == 0
-    assert await bob.gets() == 0
-    assert await ann.gets(released=1) == 0
-    assert await cid.gets(1) == 1
-
-
-@listed_in(SLOT_CHECKS)
-async def who_says_nothing_for_a_lease_has_died(make: Make, clock: ManualClock) -> None:
-    """Its slots are free, and its places in the queue are gone."""
-    ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
-    assert await ann.gets(2) == 2
-    assert await bob.gets(2) == 1  # and one ticket
-    clock.advance(_LEASE - 1)
-    assert await ann.gets() == 0
-    waits = await cid.claim(1)
-    assert waits.granted == 0
-    assert 0 < waits.retry_after <= 1
-    clock.advance(1.01)
-    assert await cid.gets(2) == 1
-
-
-@listed_in(SLOT_CHECKS)
-async def owner_that_returns_keeps_what_it_holds(make: Make, clock: ManualClock) -> None:
-    """It learns how many leases expired; no slot is granted until few enough are held."""
-    ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
-    assert await ann.gets(3) == 3
-    clock.advance(_LEASE + 1)
-    assert await bob.gets(2) == 2
-    back = await ann.claim()
-    assert back.lost == 3
-    assert (await ann.claim()).lost == 0
-    assert await cid.gets(1) == 0
-    assert await ann.gets(released=2) == 0
-    assert await cid.gets(1) == 0
-    assert await ann.gets(released=1) == 0
-    assert await cid.gets(1) == 1
-
-
-@listed_in(SLOT_CHECKS)
 async def lost_answer_is_corrected_by_the_next_claim(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Slots of a lost answer are free with the next claim."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
@@ -146,48 +110,19 @@ async def lost_answer_is_corrected_by_the_next_claim(make: Make, clock: ManualCl
     assert await bob.gets(3) == 2
 
 
-@listed_in(SLOT_CHECKS)
-async def lowered_limit_holds_for_all_owners(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Below a lowered limit no slot is granted until few enough are held."""
-    ann, bob = Owner(make, "ann", limit=3), Owner(make, "bob", limit=1)
-    assert await ann.gets(3) == 3
-    assert await bob.gets(1) == 0
-    assert await ann.gets(released=2) == 0
-    assert await bob.gets(1) == 0
-    assert await ann.gets(released=1) == 0
-    assert await bob.gets(1) == 1
-
-
-@listed_in(SLOT_CHECKS)
 async def keys_are_apart(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Any text is a key, and is not the record of a rate of the same name."""
     for key in ("a", "b", ("a", "b"), "a b{c}\r\n\0é"):
         assert await Owner(make, "ann", key=key).gets(5) == 3
 
 
-@listed_in(SLOT_CHECKS)
-async def cleared_key_has_no_slots(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """An owner that lives takes its own back with the next claim."""
-    ann, bob = Owner(make, "ann"), Owner(make, "bob")
-    assert await ann.gets(3) == 3
-    await make().clear("key")
-    assert await bob.gets(1) == 1
-    await ann.claim()
-    assert await bob.gets(1) == 0
+async def first_lease_to_expire_is_known(make: Make, clock: ManualClock) -> None:
+    """Owners that wait know when to ask again."""
+    assert await Owner(make, "ann").gets(3) == 3
+    clock.advance(_LEASE - 1)
+    assert 0 < (await Owner(make, "bob").claim(1)).retry_after <= 1
 
 
-@listed_in(SLOT_CHECKS)
-async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: ManualClock) -> None:
-    """Time continues from its latest value."""
-    ann, bob = Owner(make, "ann"), Owner(make, "bob")
-    assert await ann.gets(3) == 3
-    clock.advance(-1000)
-    assert await bob.gets(1) == 0
-    clock.advance(_LEASE + 1)
-    assert await bob.gets(1) == 1
-
-
-@listed_in(SLOT_CHECKS)
 async def all_at_once_get_so_many(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """In any interleaving."""
     owners = [Owner(make, f"owner{number}", limit=7) for number in range(12)]
@@ -196,3 +131,13 @@ async def all_at_once_get_so_many(make: Make, clock: ManualClock) -> None:  # no
     for _ in range(3):
         await asyncio.gather(*(owner.claim(1 - owner.held) for owner in owners))
         assert sum(owner.held for owner in owners) == 7
+
+
+SLOT_CHECKS: list[SlotCheck] = [
+    *(named(name, partial(_follow, steps)) for name, steps in GRANTS.items()),
+    lost_answer_is_corrected_by_the_next_claim,
+    keys_are_apart,
+    first_lease_to_expire_is_known,
+    all_at_once_get_so_many,
+]
+"""The checks: async functions of a factory of stores, and of their clock."""

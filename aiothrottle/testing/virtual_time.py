@@ -1,4 +1,4 @@
-"""An event loop on which waiting takes no time."""
+"""Time for tests: an event loop on which waiting takes no time, and a clock moved by hand."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["VirtualTimeLoop"]
+__all__ = ["ManualClock", "VirtualTimeLoop"]
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -112,3 +112,31 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return False
         self._set_time(when)
         return True
+
+
+class ManualClock:
+    """A clock that moves only by `advance`, forwards or back.
+
+    Args:
+        now: Seconds that it shows at first.
+
+    >>> clock = ManualClock(100.0)
+    >>> clock.advance(0.5)
+    >>> clock()
+    100.5
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now: float = now
+
+    def __call__(self) -> float:
+        """Return the time, in seconds."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock.
+
+        Args:
+            seconds: How far; below 0 sets the clock back.
+        """
+        self.now += seconds

@@ -131,6 +131,8 @@ WRONG = [
     ("fetch http://a/ --store nonsense://:secret@x --rate 1", "memcached://, got 'nonsense://x'"),
     ("fetch http://a/ --store nowhere --rate 1", "memcached://, got 'nowhere'"),
     ("fetch http://a/ --store redis:/h --rate 1", "got '***'"),
+    ("fetch http://a/ --store sqlite:///f --rate 1", "sqlite:///f cannot be read: write sqlite:F"),
+    ("fetch http://a/ --store sqlite: --rate 1", "path must be that of a file, got ''"),
     ("fetch http://a/ --store redis://[::1 --rate 1", "redis://*** cannot be read: write redis://"),
     # The other commands.
     ("nonsense", "unknown command 'nonsense'; the commands are fetch, probe, simulate, demo, com"),

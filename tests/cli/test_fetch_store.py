@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +16,14 @@ def address(valkey: Valkey) -> str:
     return f"redis://127.0.0.1:{valkey.port}"
 
 
-@pytest.fixture(params=["redis", "memcached"])
-def store(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=["redis", "memcached", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that is up."""
     if request.param == "redis":
         yield address(request.getfixturevalue("valkey"))
+        return
+    if request.param == "sqlite":
+        yield f"sqlite:{tmp_path}/limits.db"
         return
     server = memcached()
     yield f"memcached://127.0.0.1:{server.port}"
@@ -64,13 +68,16 @@ def test_run_without_its_store_resumes(fetch: Command, serve: Serve, own_valkey:
 
 
 def test_missing_store_is_an_error_without_its_password(
-    fetch: Command, serve: Serve, command: Command
+    fetch: Command, serve: Serve, command: Command, tmp_path: Path
 ) -> None:
     server = serve()
     ended = fetch(server.url, "--rate", "1", "--store", "redis://:secret@127.0.0.1:1")
     assert (ended.status, server.audit.sent) == (2, 0)
     assert "argument --store: redis://127.0.0.1:1: Redis: Error 111" in ended.messages
     assert "secret" not in ended.messages
+    ended = fetch(server.url, "--rate", "1", "--store", f"sqlite:{tmp_path}")
+    assert (ended.status, server.audit.sent) == (2, 0)
+    assert f"argument --store: sqlite:{tmp_path}: SQLite {tmp_path}: it is a f" in ended.messages
     for store in UNCLEAR:
         ended = command("fetch", "http://127.0.0.1:1/", "--rate", "1", "--store", store)
         assert (ended.status, ended.printed) == (2, "")

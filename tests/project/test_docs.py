@@ -213,8 +213,11 @@ GUIDES = [page for name in ("start", "guides") for page in sorted((DOCS / name).
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)  # pyright: ignore[reportUnknownLambdaType,reportUnknownMemberType]
-def test_visible_blocks_of_a_guide_run_alone(page: Path) -> None:
-    """As printed: each page in a fresh namespace."""
+def test_visible_blocks_of_a_guide_run_alone(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As printed: each page in a fresh namespace, and an empty folder."""
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     with asyncio.Runner() as runner:
         for skipped, block in BLOCK.findall(PAGES[page]):

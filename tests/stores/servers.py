@@ -1,13 +1,13 @@
-"""Stores on real servers, by the kind of the server and of the client."""
+"""Stores on real servers and in real files, by the kind of the server and of the client."""
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
 
-from aiothrottle.stores import SlotStore
+from aiothrottle.stores import SlotStore, SQLiteStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from tests.support.servers import connect_memcached
@@ -21,9 +21,10 @@ SERVERS = {
     "sentinel": "sentinels",
     "memcached": "memcached_server",
     "mongodb": "mongodb_uri",
+    "sqlite": "tmp_path",
 }
 #: One of each driver.
-KINDS = ["redis", "memcached", "mongodb"]
+KINDS = ["redis", "memcached", "mongodb", "sqlite"]
 
 
 class Make(Protocol):
@@ -48,13 +49,23 @@ async def stores(
 
     Args:
         kind: A key of `SERVERS`.
-        server: The server.
+        server: The server, or the folder of the file.
         prefix: Begins the names of the records, or names their collection.
         port: That of a proxy in front of the server.
         timeout: Seconds, of the stores, and of the client of memcached.
         options: Options of the client.
     """
     given = timeout
+    if kind == "sqlite":
+        async with AsyncExitStack() as files:
+
+            def make_sqlite(*, timeout: Any = given, clock: Any = None) -> Any:
+                store = SQLiteStore(server / f"{prefix}.db", timeout=timeout, clock=clock)
+                files.push_async_callback(store.aclose)
+                return store
+
+            yield make_sqlite
+        return
     if kind == "memcached":
         from aiothrottle.stores.memcached import MemcachedStore
 

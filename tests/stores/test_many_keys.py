@@ -45,6 +45,7 @@ async def test_many_keys_over_a_pool_of_few(valkey: Valkey, kind: Any, most: int
         ("cluster", 300, {}),
         ("memcached", 300, {}),
         ("mongodb", 60, {}),
+        ("sqlite", MANY, {}),
     ],
 )
 async def test_many_keys_over_each_kind(

@@ -1,15 +1,20 @@
-"""Real processes that share tokens and slots through a real Valkey; some are killed."""
+"""Real processes that share tokens and slots through a real Valkey or a file; some are killed."""
 
 import asyncio
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aiothrottle import LeakyBucket, RateLimiter, SharedConcurrency
-from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing import greatest_count
 from tests.support.background import ENVIRONMENT
 from tests.support.servers import Valkey
+from tests.support.shared import open_store
 
 LIMIT, MAX_RESERVATION = 5, 5.0
 
@@ -17,12 +22,13 @@ BEGIN = """
 import asyncio, sys
 from redis.asyncio import Redis
 from aiothrottle import LeakyBucket, RateLimiter, SharedConcurrency
-from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores import Store
+from tests.support.shared import open_store
 """
 
 # Uses as many tokens as it gets, and prints the instants of the store for which it got them.
 TOKENS = """
-class Noting(RedisStore):
+class Noting(Store):
     instants = []
 
     async def reserve(self, key, algorithm, costs, *, horizon=0.0):
@@ -39,9 +45,8 @@ class Noting(RedisStore):
         print("granted without a reservation:", cost)
         return await super().record(key, algorithm, cost)
 
-async def main(port):
-    async with Redis(port=int(port)) as client:
-        store = Noting(client, "workers", timeout=5)
+async def main(address):
+    async with open_store(address, Noting) as store:
         async with RateLimiter("100/200ms", store=store, key="k") as limiter:
             await limiter.peek()
             print("ready", flush=True)
@@ -62,10 +67,10 @@ async def main(port):
 
 # Reserves a token for each second, for many waiters.
 RESERVING = """
-async def main(port, max_reservation):
-    async with Redis(port=int(port)) as client:
+async def main(address, max_reservation):
+    async with open_store(address) as store:
         limiter = RateLimiter(
-            "60/min", algorithm=LeakyBucket, store=RedisStore(client, timeout=10), key="k",
+            "60/min", algorithm=LeakyBucket, store=store, key="k",
             max_reservation=float(max_reservation),
         )
         waiting = [asyncio.create_task(limiter.acquire()) for _ in range(100)]
@@ -74,12 +79,12 @@ async def main(port, max_reservation):
         await asyncio.gather(*waiting)
 """
 
-# Each prints how many are inside, by a counter in the server, beside the limiter.
+# Each prints how many are inside, by a counter in a server, beside the limiter.
 SLOTS = """
-async def main(port, limit, count, lease, seconds):
+async def main(address, port, limit, count, lease, seconds):
     slots = SharedConcurrency(int(limit), float(lease))
-    async with Redis(port=int(port)) as client, RateLimiter(
-        concurrency_limit=slots, store=RedisStore(client, timeout=10), key="x"
+    async with Redis(port=int(port)) as client, open_store(address) as store, RateLimiter(
+        concurrency_limit=slots, store=store, key="x"
     ) as limiter:
         async def work():
             async with limiter.throttle():
@@ -91,11 +96,20 @@ async def main(port, limit, count, lease, seconds):
 """
 
 
-async def start(worker: str, valkey: Valkey, *arguments: float) -> Process:
-    """Run the `main` of a worker, with the port of the server and more arguments."""
+@pytest.fixture(params=["redis", "sqlite"])
+def address(request: pytest.FixtureRequest, valkey: Valkey, tmp_path: Path) -> str:
+    return of_server(valkey) if request.param == "redis" else f"sqlite:{tmp_path}/limits.db"
+
+
+def of_server(valkey: Valkey) -> str:
+    return f"redis:{valkey.port}"
+
+
+async def start(worker: str, address: str, *arguments: float) -> Process:
+    """Run the `main` of a worker, with the address of the store and more arguments."""
     program = f"{BEGIN}{worker}\nasyncio.run(main(*sys.argv[1:]))"
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, *map(str, (valkey.port, *arguments))),
+        *(sys.executable, "-c", program, address, *map(str, arguments)),
         env=ENVIRONMENT,
         stdin=PIPE,
         stdout=PIPE,
@@ -111,8 +125,8 @@ async def line_of(process: Process) -> bytes:
 # ---- tokens --------------------------------------------------------------------------------------
 
 
-async def test_processes_on_a_server_key_keep_and_use_the_limit(valkey: Valkey) -> None:
-    processes = [await start(TOKENS, valkey) for _ in range(2)]
+async def test_processes_on_a_key_keep_and_use_the_limit(address: str) -> None:
+    processes = [await start(TOKENS, address) for _ in range(2)]
     for process in processes:
         assert await line_of(process) == b"ready\n"
     outputs = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
@@ -122,12 +136,11 @@ async def test_processes_on_a_server_key_keep_and_use_the_limit(valkey: Valkey) 
     assert len(used) >= 0.85 * 500  # by the default guard, 210 ms are a period
 
 
-async def test_killed_process_loses_at_most_its_reservations(valkey: Valkey) -> None:
+async def test_killed_process_loses_at_most_its_reservations(address: str) -> None:
     """A survivor waits until the reserved tokens are past, and no longer."""
-    process = await start(RESERVING, valkey, MAX_RESERVATION)
+    process = await start(RESERVING, address, MAX_RESERVATION)
     assert await line_of(process) == b"granted\n"
-    async with valkey.connect() as client:
-        store: Any = RedisStore(client, timeout=10)
+    async with open_store(address) as store:
         limits: dict[str, Any] = {"algorithm": LeakyBucket, "key": "k"}
         async with RateLimiter("60/min", store=store, **limits) as survivor:
             await asyncio.sleep(0.3)  # for more calls of the process
@@ -136,38 +149,78 @@ async def test_killed_process_loses_at_most_its_reservations(valkey: Valkey) -> 
             assert 0.0 < (await survivor.peek()).retry_after <= MAX_RESERVATION + 1.0
 
 
+async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
+    """However they were killed, the others keep the limit, and go on."""
+    path = tmp_path / "limits.db"
+    processes = [await start(TOKENS, f"sqlite:{path}") for _ in range(4)]
+    for process in processes:
+        assert await line_of(process) == b"ready\n"
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+    for process in processes[:2]:
+        await asyncio.sleep(0.25)
+        process.kill()
+    outputs = [(await process.communicate())[0] for process in processes]
+    assert outputs[:2] == [b"", b""]
+    instants = [[float(word) for word in output.split()] for output in outputs[2:]]
+    assert greatest_count([it for each in instants for it in each], 0.2) <= 100
+    assert all(each[-1] - each[0] > 0.9 for each in instants)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
 # ---- slots ---------------------------------------------------------------------------------------
 
 
-async def test_three_processes_keep_the_slot_limit_together(valkey: Valkey) -> None:
+async def test_three_processes_keep_the_slot_limit_together(valkey: Valkey, address: str) -> None:
     """No process has died here, and the lease is longer than any delay of a busy machine."""
-    workers = [await start(SLOTS, valkey, LIMIT, 40, 60, 0.01) for _ in range(3)]
+    workers = [await start(SLOTS, address, valkey.port, LIMIT, 40, 60, 0.01) for _ in range(3)]
     outputs = [(await worker.communicate())[0].decode() for worker in workers]
     counts = [int(line.split()[1]) for output in outputs for line in output.splitlines()]
     assert len(counts) == 120
     assert max(counts) <= LIMIT
+    if address.startswith("sqlite"):
+        with closing(sqlite3.connect(address.partition(":")[2])) as other:
+            assert other.execute("SELECT * FROM aiothrottle").fetchall() == []
+        return
     assert valkey.command("KEYS", "*:queue") == []
     leases = valkey.command("KEYS", "*:slots")
     assert all(valkey.command("HGET", key, ".taken") == b"0" for key in leases)
 
 
+async def test_slots_of_a_killed_process_come_back(valkey: Valkey, address: str) -> None:
+    worker = await start(SLOTS, address, valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
+    for _ in range(LIMIT):
+        assert (await line_of(worker)).startswith(b"inside")
+    slots: Any = SharedConcurrency(LIMIT, lease=0.5)
+    async with (
+        open_store(address) as store,
+        RateLimiter(concurrency_limit=slots, store=store, key="x") as limiter,
+    ):
+        assert not await limiter.try_acquire()
+        worker.kill()
+        await worker.wait()
+        # Bounded by the timeout of the test.
+        for permit in [await limiter.acquire() for _ in range(LIMIT)]:
+            permit.release()
+
+
 async def test_slots_of_dead_process_and_server_are_found(own_valkey: Valkey) -> None:
-    worker = await start(SLOTS, own_valkey, LIMIT, 2 * LIMIT, 0.5, 1000)
+    worker = await start(SLOTS, of_server(own_valkey), own_valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
     for _ in range(LIMIT):
         assert (await line_of(worker)).startswith(b"inside")
     worker.kill()
     await worker.wait()
-    async with own_valkey.connect() as client:
+    async with open_store(of_server(own_valkey)) as store:
         limits: dict[str, Any] = {
             "concurrency_limit": SharedConcurrency(LIMIT, lease=0.5),
             "key": "x",
         }
-        store: Any = RedisStore(client, timeout=10)
         async with RateLimiter(store=store, **limits) as limiter:
             # Bounded by the timeout of the test.
             permits = [await limiter.acquire() for _ in range(LIMIT)]
             own_valkey.restart()  # it is empty, and learns the held slots
-            while not own_valkey.command("ZCARD", "{aiothrottle:x}:leases"):  # noqa: ASYNC110
+            while not own_valkey.command("ZCARD", "{workers:x}:leases"):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             assert not await limiter.try_acquire()
             permits.pop().release()

@@ -26,7 +26,7 @@ async def test_slots_without_a_server_keep_the_contract(check: SlotCheck) -> Non
 
 
 @every_check
-@pytest.mark.parametrize("kind", ["redis", "cluster", "mongodb", "memcached"])
+@pytest.mark.parametrize("kind", ["redis", "cluster", "mongodb", "memcached", "sqlite"])
 async def test_server_keeps_the_contract(kind: str, check: SlotCheck, open_stores: Open) -> None:
     if kind == "memcached" and "steps_back" in check.__name__:
         return  # each machine has a clock of its own, and memcached shares none

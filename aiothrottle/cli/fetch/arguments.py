@@ -113,8 +113,9 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         "--store",
         type=_store,
         metavar="URL",
-        help="share the rates with other runs through this store: redis://HOST:PORT, rediss://, "
-        "mongodb://, memcached:// (default: this run counts them itself)",
+        help="share the rates with other runs through this store: sqlite:FILE for runs on one "
+        "machine, redis://HOST:PORT, rediss://, mongodb://, memcached:// (default: this run counts "
+        "them itself)",
     )
     group.add_argument(
         "--store-key",

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from aiothrottle._checks import redact
 from aiothrottle.algorithms import SlidingWindowLog
-from aiothrottle.stores import Store
+from aiothrottle.stores import SQLiteStore, Store
 
 __all__ = ["StoreAddress"]
 
@@ -18,8 +18,8 @@ class StoreAddress:
     """The address of a store.
 
     Args:
-        url: ``redis://``, ``rediss://`` (with TLS), ``mongodb://``, ``mongodb+srv://`` or
-            ``memcached://``, with the options of their drivers.
+        url: ``sqlite:FILE``; or ``redis://``, ``rediss://`` (with TLS), ``mongodb://``,
+            ``mongodb+srv://`` or ``memcached://``, with the options of their drivers.
 
     Raises:
         ValueError: The URL is not that of a store.
@@ -28,25 +28,28 @@ class StoreAddress:
     url: str
 
     def __post_init__(self) -> None:
-        if self._scheme not in _OPENERS:
-            known = ", ".join(f"{name}://" for name in _OPENERS)
+        if not self._prefix:
+            known = ", ".join(_OPENERS)
             raise ValueError(
                 f"the URL of a store must begin with one of {known}, got {str(self)!r}"
             )
+        if self.url.lower().startswith("sqlite://"):
+            raise ValueError(f"{self} cannot be read: write sqlite:FILE, such as sqlite:limits.db")
         if str(self).endswith("***"):
             # A driver would take a part of the password for the host, and show it in its error.
             raise ValueError(
-                f"{self} cannot be read: write {self._scheme}://USER:PASSWORD@HOST:PORT, "
+                f"{self} cannot be read: write {self._prefix}USER:PASSWORD@HOST:PORT, "
                 "with / ? # @ in the password as %2F %3F %23 %40"
             )
 
     def __str__(self) -> str:
         """Return the address without its secrets."""
-        return redact(self.url)
+        return self.url if self._prefix == _FILE else redact(self.url)
 
     @property
-    def _scheme(self) -> str:
-        return self.url.partition("://")[0].lower() if "://" in self.url else ""
+    def _prefix(self) -> str:
+        """The beginning of the address that tells the store; "" if no store has it."""
+        return next((it for it in _OPENERS if self.url.lower().startswith(it)), "")
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Store]:
@@ -57,9 +60,18 @@ class StoreAddress:
             StoreUnavailable: The store does not respond.
             ValueError: The driver cannot read the URL.
         """
-        async with _OPENERS[self._scheme](self.url) as store:
+        async with _OPENERS[self._prefix](self.url) as store:
             await store.peek("aiothrottle fetch", SlidingWindowLog(1))
             yield store
+
+
+@asynccontextmanager
+async def _sqlite(url: str) -> AsyncGenerator[Store]:
+    store = SQLiteStore(url[len(_FILE) :])
+    try:
+        yield store
+    finally:
+        await store.aclose()
 
 
 @asynccontextmanager
@@ -110,10 +122,12 @@ async def _memcached(url: str) -> AsyncGenerator[Store]:
         await client.close()
 
 
+_FILE: Final = "sqlite:"
 _OPENERS: Final[dict[str, Callable[[str], AbstractAsyncContextManager[Store]]]] = {
-    "redis": _redis,
-    "rediss": _redis,
-    "mongodb": _mongo,
-    "mongodb+srv": _mongo,
-    "memcached": _memcached,
+    _FILE: _sqlite,
+    "redis://": _redis,
+    "rediss://": _redis,
+    "mongodb://": _mongo,
+    "mongodb+srv://": _mongo,
+    "memcached://": _memcached,
 }

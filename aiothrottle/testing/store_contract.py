@@ -1,0 +1,465 @@
+"""The contract of a store, as checks for any implementation: tables of decisions, and laws.
+
+Each of `CHECKS` is an async function of two arguments: a function that makes a store, and the clock
+of that store. All stores made for one check share their records, as the stores of several processes
+would, and there are no records at the beginning::
+
+    @pytest.mark.parametrize("check", CHECKS)
+    async def test_my_store(check):
+        clock = ManualClock()
+        records = {}
+        await check(lambda: MyStore(records, clock=clock), clock)
+
+A failed check raises `AssertionError`.
+"""
+
+import asyncio
+import math
+import random
+import re
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    PerResource,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.amounts import amounts, by_name
+from aiothrottle.stores import Answer, Key, MemoryStore, Store
+from aiothrottle.testing.virtual_time import ManualClock
+
+__all__ = ["ALGORITHMS", "CHECKS", "ManualClock", "OneByOne"]
+
+Make: TypeAlias = Callable[[], Store]
+Check: TypeAlias = Callable[[Make, ManualClock], Awaitable[None]]
+_Check = TypeVar("_Check", bound=Callable[..., Awaitable[None]])
+
+
+class OneByOne:
+    """One token per second: an algorithm that no store knows."""
+
+    capacity: float = 1.0
+
+    def start(self) -> list[float]:
+        """Return the timestamp from which on a token can be taken."""
+        return [-math.inf]
+
+    def delay(self, state: list[float], now: float, cost: float) -> float:
+        """Seconds until that timestamp."""
+        return 0.0 if not cost else math.inf if cost > 1 else max(0.0, state[0] - now)
+
+    def take(self, state: list[float], now: float, cost: float) -> None:
+        """Delay the next token by a second."""
+        if cost:
+            state[0] = max(state[0], now) + 1.0
+
+    def remaining(self, state: list[float], now: float) -> float:
+        """One, or none."""
+        return float(state[0] <= now)
+
+    def reset_after(self, state: list[float], now: float) -> float:
+        """Seconds until that timestamp."""
+        return max(0.0, state[0] - now)
+
+    def refund(self, state: list[float], now: float, cost: float, at: float) -> None:  # noqa: ARG002
+        """Give the token back, if it was the last one taken."""
+        if at + 1.0 >= state[0]:
+            state[0] = min(state[0], max(now, at))
+
+    def dump(self, state: list[float]) -> bytes:
+        """Return the timestamp as bytes."""
+        return struct.pack("<d", state[0])
+
+    def load(self, data: bytes) -> list[float]:
+        """Return the timestamp that was dumped."""
+        return list(struct.unpack("<d", data))
+
+
+TEN = SlidingWindowLog("10/s")
+ALGORITHMS: list[Algorithm[Any]] = [
+    SlidingWindowLog("3/s"),
+    SlidingWindowLog("2.5/min"),
+    SlidingWindowLog("100/s"),
+    TokenBucket("3/s", burst=2),
+    LeakyBucket("3/s"),
+    FixedWindow("3/s"),
+    SlidingWindowCounter("3/s", buckets=4),
+    WaitUntil(1, 5, 10),
+    Cooldown(3, 60),
+    AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("12/min")),
+    AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2), SlidingWindowCounter("20/min")),
+    AllOf(SlidingWindowLog("5/s"), AllOf(Cooldown(4, 1), Unlimited())),
+    PerResource(("tokens", FixedWindow("9/s")), ("requests", SlidingWindowLog("3/s"))),
+    Unlimited(),
+    OneByOne(),
+]
+"""One of each algorithm, and combinations of several."""
+
+# ---- decisions -----------------------------------------------------------------------------------
+
+_RESOURCES = PerResource(("requests", SlidingWindowLog("4/s")), ("tokens", TokenBucket("10/s")))
+_WINDOWS = PerResource(("requests", SlidingWindowLog("4/s")), ("tokens", SlidingWindowLog(9)))
+_SHARED = """
+    each of two limits on one key holds:
+        phase 0.25; take 1*20 -> 0*5; take 1*20 by 10/s -> 0*5; take 1 ->; later 3
+        take 1*20 -> 0*5
+"""
+# Where requests start one at a time, a refund before later reservations frees nothing; that of the
+# last one does, and so does what had not drained, if no reservation follows.
+_BEHIND = """
+    a refund before later reservations frees nothing:
+        take 1*3 within 5 -> 0 1 2; later 0.25; refund 1 of 0; peek 1 -> wait 2.75
+"""
+_SPACED = f"""{_BEHIND}
+    the last refund frees its tokens:
+        take 1*3 within 5 -> 0 1 2; later 0.25; refund 1 of 2; take 1 -> wait 1.75; clear
+        take 1 -> 0; later 0.5; refund 1 of 3; peek 1 -> wait 0
+"""
+# Below each name are steps, with the algorithm on one key. Each is a call of another store than the
+# one before: `take` is `Store.reserve`, with costs (1*9 are nine of 1) and a horizon (`within`);
+# `refund 1 of 3` is for the fourth instant that was taken; `by` names another rate. Behind the
+# arrow are the delays, and fields of the answer. `later` advances the clock; `phase`, to that part
+# of a second.
+# fmt: off
+DECISIONS: list[tuple[Algorithm[Any], str]] = [
+    (TEN, """
+        earlier requests are not overtaken:
+            take 5 -> 0; later 0.25; take 8 1 ->; take 8 within 2 -> 0.75
+            take 1*3 within 0.8 -> 0.75*2
+        a cost of zero is always taken:
+            record 15; take 0*2 -> 0*2; peek 0 -> wait 0; record 0
+            peek 1 -> wait 1 left 0 reset 1
+        what never fits has an infinite delay:
+            take 1 11 1 -> 0 wait inf; take 1 11 1 within inf -> 0 wait inf left 8
+        record counts without asking:
+            record 4 -> wait 0 left 6; later 0.5; record 11 -> left 0; peek 1 -> wait 1; later 0.5
+            peek 1 -> wait 0.5
+        refunded tokens can be taken again:
+            take 1*9 0.5 -> 0*10; refund 1 of 0; refund 1 of 1; refund 1 of 2; peek 1 -> left 3.5
+            later 0.5; take 1*4 within 1 -> 0*3 0.5; refund 1 of 13; later 0.5; peek 1 -> left 7
+            take 2 -> 0; refund 2 of 14; take 5 2 1 -> 0*2
+    """),
+    (SlidingWindowLog("3/s"), """
+        what fits is taken with the delay of the rest:
+            take 1*5 -> 0*3 wait 1 left 0 reset 1; later 0.5; peek 1 -> wait 0.5 left 0; later 0.6
+            take 1 -> 0 wait 0 left 2
+    """),
+    (SlidingWindowLog("100/min"), """
+        a lower limit can use the same record:
+            take 1*4 -> 0*4; later 2; take 1*4 -> 0*4; later 2; take 1*4 -> 0*4; later 2
+            peek 1 -> left 88; peek 1 by 12/min -> wait 54 left 0
+            peek 1 by 3/2.5s -> wait 0.5 left 0; peek 1 by 5/2.5s -> wait 0 left 1
+            peek 1 by 4/500ms -> wait 0 left 4; peek 1 -> wait 0 left 88
+    """),
+    (SlidingWindowLog("5/s"), _SHARED),
+    (FixedWindow("5/s"), _SHARED),
+    (FixedWindow("10/s"), """
+        no request overtakes one of the next period:
+            phase 0.25; take 5 8 within 2 -> 0 0.75; take 1 -> wait 0.75 left 0
+    """),
+    (FixedWindow("2/s"), """
+        a refund keeps the present period:
+            phase 0.25; take 1*3 within 1 -> 0*2 0.75; refund 1 of 2; take 1 ->; later 0.8
+            take 1*3 -> 0*2
+    """),
+    (TokenBucket("4/s", burst=1), """
+        tokens within the horizon are reserved:
+            take 1*9 within 1.1 -> 0 0.25 0.5 0.75 1 wait 1.25 left 0; later 0.5
+            take 1*9 within 1.1 -> 0.75 1
+    """),
+    (AllOf(SlidingWindowLog("2/s"), SlidingWindowLog("5/min")), """
+        several limits are all taken or none:
+            take 1*9 -> 0*2; later 1; take 1*9 -> 0*2; later 1; take 1*9 -> 0 wait 58
+    """),
+    (_RESOURCES, """
+        several resources are all taken or none:
+            take requests=1,tokens=6*2 1 -> 0 wait 0.2 left requests=3,tokens=4 reset 1
+            take requests=1,tokens=6 1 within 0.5 -> 0.2*2 left requests=0,tokens=0; later 0.2
+            peek tokens=1 -> wait 0.1; peek 1 -> wait 0; refund tokens=6 of 1
+            peek tokens=6 -> wait 0; record requests=5; peek requests=1 -> wait 1
+    """),
+    (_WINDOWS, """
+        a cleared resource begins anew:
+            record requests=1,tokens=6; clear; record 1 -> left requests=3,tokens=9
+            record 1 -> left requests=2,tokens=9
+    """),
+    (WaitUntil(1, 5, 10), f"""
+        rejected requests accumulate:
+            take 1*8 within 5.5 -> 0 1 2 3 4 5 wait 6; peek 1 -> wait 8; take 1 within 6 -> wait 8
+            take 1 within 6 -> wait 9; take 1*2 within 6 -> wait 10; take 1 within 6 -> wait 10
+        a request that does not wait does not accumulate:
+            take 1 -> 0; take 1 -> wait 1; peek 1 -> wait 1
+        {_SPACED}
+    """),
+    (TokenBucket("1/s", burst=1), _SPACED),
+    (AllOf(SlidingWindowLog("9/s"), WaitUntil(1, 5, 10)), _BEHIND),
+    (AllOf(SlidingWindowLog("9/s"), TokenBucket("1/s", burst=1)), _BEHIND),
+]
+# fmt: on
+_FIELDS = {"wait": "retry_after", "left": "remaining", "reset": "reset_after"}
+_OPTIONS = {"within", "of", "by", *_FIELDS}
+
+
+def close(found: float, wanted: float) -> bool:
+    """Return whether both are equal, of each resource, to a microsecond or two."""
+    # A store may keep microseconds.
+    ours, theirs = by_name(found), by_name(wanted)
+    pairs = ((ours.get(name, 0.0), theirs.get(name, 0.0)) for name in {*ours, *theirs})
+    return all(math.isclose(*pair, rel_tol=0.0, abs_tol=2e-6) for pair in pairs)
+
+
+async def raises(error: type[Exception], call: Awaitable[object]) -> None:
+    """Assert that the call raises that error."""
+    with suppress(error):
+        answer = await call
+        raise AssertionError(f"{call} returned {answer}: it must raise {error.__name__}")
+
+
+def named(name: str, check: _Check) -> _Check:
+    """Give a check its name."""
+    check.__name__ = name
+    return check
+
+
+def _of_table() -> Iterator[Check]:
+    for algorithm, text in DECISIONS:
+        for name, steps in re.findall(r"^ +([a-z ]+):\n((?: +.*\d.*\n)+)", text, re.MULTILINE):
+            title = f"{name.replace(' ', '_')}-{type(algorithm).__name__}"
+            yield named(title, partial(_follow, algorithm, re.findall(r"[^;\n]+", steps)))
+
+
+async def _follow(
+    algorithm: Algorithm[Any], steps: list[str], make: Make, clock: ManualClock
+) -> None:
+    stores, instants = (make(), make()), list[float]()
+    for step in steps:
+        stores = stores[::-1]
+        asked, _, wanted = step.partition("->")
+        (verb, *words), (delays, fields) = asked.split(), _read(wanted.split())
+        costs, options = _read(words)
+        used = cast("Any", type(algorithm))(options["by"]) if "by" in options else algorithm
+        match verb:
+            case "later" | "phase":
+                clock.advance(costs[0] if verb == "later" else 1000 + costs[0] - clock() % 1)
+                continue
+            case "clear":
+                await stores[0].clear("key")
+                continue
+            case "refund":
+                instant = instants[int(options["of"])]
+                await stores[0].refund("key", used, costs[0], instant)
+                continue
+            case "take":
+                horizon = float(options.get("within", 0))
+                answer = await stores[0].reserve("key", used, costs, horizon=horizon)
+            case _:
+                answer = await getattr(stores[0], verb)("key", used, costs[0])
+        instants += answer.instants
+        assert len(answer.delays) == len(delays), (step, f"{answer!r:.999}")
+        assert all(map(close, answer.delays, delays)), (step, f"{answer!r:.999}")
+        for name, value in fields.items():
+            assert close(getattr(answer, _FIELDS[name]), _amount(value)), (step, f"{answer!r:.999}")
+
+
+def _read(words: list[str]) -> tuple[list[float], dict[str, str]]:
+    """Read amounts, and the options behind them."""
+    place = next((place for place, word in enumerate(words) if word in _OPTIONS), len(words))
+    amounts: list[float] = []
+    for word in words[:place]:
+        one, _, times = word.partition("*")
+        amounts += [_amount(one)] * int(times or 1)
+    return amounts, dict(zip(words[place::2], words[place + 1 :: 2], strict=True))
+
+
+def _amount(word: str) -> float:
+    if "=" not in word:
+        return float(word)
+    pairs = (part.split("=") for part in word.split(","))
+    return amounts({name: float(tokens) for name, tokens in pairs})
+
+
+# ---- laws ----------------------------------------------------------------------------------------
+
+_LIMITS = [algorithm for algorithm in ALGORITHMS if algorithm != Unlimited()]
+
+
+async def it_decides_as_a_store_in_memory_does(make: Make, clock: ManualClock) -> None:
+    """For every algorithm, over random calls: what is rejected or only peeked at spends nothing."""
+    dice = random.Random(6)
+    for algorithm in ALGORITHMS:
+        stores, taken = (MemoryStore(clock=clock), make()), list[tuple[float, float]]()
+        nearly = 0.0
+        for _ in range(100):
+            clock.advance(dice.choice([0.0, 0.0, 0.0, 0.05, 0.3, 1.1, nearly, 70.0]))
+            costs = dice.choices([1.0, 1.0, 0.5, 2.0, 0.0], k=dice.randint(1, 3))
+            verb = dice.choice([*["reserve", "reserve", "peek", "record", "refund"] * 4, "clear"])
+            arguments: list[Any] = [repr(algorithm), algorithm, costs[0]]
+            options: dict[str, Any] = {}
+            if verb == "reserve":
+                arguments[2], options["horizon"] = costs, dice.choice([0.0, 0.0, 1.0, 1000.0])
+            elif verb == "clear":
+                del arguments[1:]
+            elif verb == "refund":
+                # Of a record without the tokens it frees nothing.
+                place = dice.randrange(len(taken) + 1)
+                arguments[2:] = taken.pop(place) if place < len(taken) else (1.0, clock())
+            one, other = [await getattr(it, verb)(*arguments, **options) for it in stores]
+            if isinstance(one, Answer):
+                taken += zip(costs, one.instants, strict=False)
+                nearly = max(0.0, min(one.retry_after - 0.001, 70.0))
+                seen = [
+                    (*it.delays, it.retry_after, it.remaining, it.reset_after)
+                    for it in (one, other)
+                ]
+                assert all(map(close, *seen)), (algorithm, verb, arguments, options, one, other)
+                assert len(one.instants) == len(other.instants), (algorithm, one, other)
+
+
+async def bad_arguments_are_rejected(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """A negative cost would make tokens."""
+    store = make()
+    for cost in (-1.0, math.nan, math.inf):
+        await raises(ValueError, store.reserve("key", TEN, [1, cost]))
+        for call in (store.peek, store.record, partial(store.refund, instant=0.0)):
+            await raises(ValueError, call("key", TEN, cost))
+    for horizon in (-1.0, math.nan):
+        await raises(ValueError, store.reserve("key", TEN, [1], horizon=horizon))
+    await raises(ValueError, store.refund("key", TEN, 1, math.nan))
+    await raises(ValueError, store.record("resources", _RESOURCES, amounts({"tokens": math.nan})))
+    for key in (1, None, b"key", ["key"], ("key", 1)):
+        await raises(TypeError, store.record(cast("Key", key), TEN))
+    assert close((await store.peek("key", TEN)).remaining, 10.0)
+
+
+async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Of sixty-four tasks on four stores, ten take a token."""
+    stores = [make() for _ in range(4)]
+    for algorithm in (
+        TEN,
+        TokenBucket("10/s"),
+        AllOf(TEN, FixedWindow("50/min")),
+        AllOf(AllOf(TEN)),
+        PerResource(("requests", TEN), ("tokens", SlidingWindowLog("20/s"))),
+    ):
+        answers = await asyncio.gather(
+            *(stores[place % 4].reserve(repr(algorithm), algorithm, [1]) for place in range(64))
+        )
+        assert sum(len(answer.instants) for answer in answers) == 10, algorithm
+
+
+async def a_long_queue_is_one_call(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Ten thousand costs, a hundred of them per second."""
+    answer = await make().reserve("key", SlidingWindowLog("100/s"), [1] * 10_000, horizon=98.5)
+    assert len(answer.instants) == 9900, len(answer.instants)
+    assert close(answer.delays[-1], 98.0), answer.delays[-1]
+
+
+async def _spend_all(store: Store, algorithm: Algorithm[Any], clock: ManualClock) -> float:
+    """Take tokens until the first rejection, set the clock back, and return the wait."""
+    clock.advance(100.0)
+    while (answer := await store.reserve(repr(algorithm), algorithm, [1])).instants:
+        pass
+    clock.advance(-20.0)
+    again = await store.reserve(repr(algorithm), algorithm, [1])
+    assert not again.instants, (algorithm, again)
+    assert close(again.retry_after, answer.retry_after), (algorithm, again)
+    return answer.retry_after
+
+
+async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) -> None:
+    """What was taken counts until as much time has passed as before."""
+    store = make()
+    for algorithm in _LIMITS:
+        clock.advance(await _spend_all(store, algorithm, clock) / 2)
+        assert not (await store.reserve(repr(algorithm), algorithm, [1])).instants, algorithm
+
+
+async def a_clock_that_stepped_back_delays_nothing(make: Make, clock: ManualClock) -> None:
+    """Time continues from where it was; not where each machine has its own: see `one_clock`."""
+    store = make()
+    for algorithm in _LIMITS:
+        clock.advance(await _spend_all(store, algorithm, clock) + 1e-5)
+        assert (await store.reserve(repr(algorithm), algorithm, [1])).delays == (0.0,), algorithm
+
+
+async def any_text_is_its_own_key(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Blanks, braces, colons, non-ASCII text, a lone surrogate, and a megabyte."""
+    keys: list[Key] = [
+        "",
+        " ",
+        "a b",
+        "a\r\nb",
+        "a\0b",
+        "{a}b",
+        "}{",
+        "{}",
+        "%",
+        "%25",
+        "é",
+        "\udcff",
+    ]
+    keys += ["a:b", ("a", "b"), ("a:b", ""), ("a", ":b"), ("", "a"), ("a", ""), "a", "A", "#"]
+    keys += ["x" * 1_000_000, "x" * 999_999 + "y", "x" * 999_999, ("x" * 199, "y"), "é" * 100]
+    store = make()
+    for key in keys:
+        assert len((await store.reserve(key, TEN, [1])).instants) == 1
+    for key in keys:
+        assert close((await store.peek(key, TEN)).remaining, 9.0), key
+        await store.clear(key)
+    for key in keys:
+        assert close((await store.peek(key, TEN)).remaining, 10.0), key
+
+
+async def another_algorithm_on_the_key_is_rejected(make: Make, clock: ManualClock) -> None:
+    """Windows of another period too: their counts would mean something else."""
+    clock.advance(-clock() % 60)
+    algorithms: list[Algorithm[Any]] = [
+        TokenBucket("10/s"),
+        Cooldown(10, 1),
+        SlidingWindowLog("10/s"),
+        FixedWindow("10/s"),
+        FixedWindow("10/min"),
+        SlidingWindowCounter("10/s", buckets=2),
+        SlidingWindowCounter("10/s", buckets=3),
+        AllOf(TEN, TEN),
+        PerResource(("requests", TEN), ("tokens", TokenBucket("10/s"))),
+        PerResource(("requests", TEN), ("bytes", TokenBucket("10/s"))),
+        OneByOne(),
+    ]
+    store = make()
+    for algorithm in algorithms:
+        await store.reserve("key", algorithm, [1])
+        peeked = await store.peek("key", algorithm)
+        for other in algorithms:
+            if other is not algorithm:
+                await raises(ValueError, store.reserve("key", other, [1]))
+                for call in (store.peek, store.record, partial(store.refund, instant=clock())):
+                    await raises(ValueError, call("key", other, 1))
+        assert await store.peek("key", algorithm) == peeked, algorithm
+        await store.clear("key")
+
+
+CHECKS: list[Check] = [
+    *_of_table(),
+    it_decides_as_a_store_in_memory_does,
+    bad_arguments_are_rejected,
+    many_at_once_get_the_limit_and_no_more,
+    a_long_queue_is_one_call,
+    a_clock_that_steps_back_mints_nothing,
+    a_clock_that_stepped_back_delays_nothing,
+    any_text_is_its_own_key,
+    another_algorithm_on_the_key_is_rejected,
+]
+"""The checks: async functions of a store factory and its clock."""

@@ -1,0 +1,396 @@
+"""`SQLiteStore`: one file of a machine; locks, a full disk, forks and wrong files."""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import sqlite3
+import sys
+import threading
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable, TokenBucket
+from aiothrottle.stores import SQLiteStore
+from aiothrottle.testing.store_contract import ManualClock
+from tests.support.background import ENVIRONMENT
+from tests.support.virtually import visit
+
+HOURLY = SlidingWindowLog("1000/h")
+TIMEOUT = 0.3
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "limits.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path, timeout=TIMEOUT)
+    yield store
+    await store.aclose()
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Lock the file against changes, as another program."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def files(path: Path) -> list[str]:
+    """Return the names of all files in its folder."""
+    return [each.name for each in path.parent.iterdir()]
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def allow(path: Path, mode: int) -> None:
+    path.chmod(mode)
+
+
+def rows(path: Path) -> list[Any]:
+    with closing(sqlite3.connect(path)) as other:
+        return other.execute("SELECT * FROM aiothrottle").fetchall()
+
+
+async def spent(store: SQLiteStore, key: str = "key") -> float:
+    return 1000 - (await store.peek(key, HOURLY)).remaining
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+async def test_new_records_take_the_place_of_expired_ones(path: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(path, clock=clock)
+    for number in range(600):
+        await store.record(str(number), SlidingWindowLog("10/s"))
+        clock.advance(0.1)  # ten keys in a second
+    await store.aclose()
+    assert len(rows(path)) <= 20
+
+
+async def test_expired_record_is_no_obstacle_to_another_algorithm(path: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(path, clock=clock)
+    await store.record("key", SlidingWindowLog("10/s"))
+    clock.advance(1.5)
+    assert len((await store.reserve("key", TokenBucket("10/s"), [1])).instants) == 1
+    await store.aclose()
+
+
+async def test_record_without_spent_tokens_is_deleted(store: SQLiteStore, path: Path) -> None:
+    (instant,) = (await store.reserve("key", TokenBucket("1/s"), [1])).instants
+    await store.refund("key", TokenBucket("1/s"), 1, instant)
+    assert rows(path) == []
+
+
+async def test_relative_path_is_that_of_the_first_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SQLiteStore("limits.db")
+    monkeypatch.chdir("/")
+    await store.record("key", HOURLY)
+    await store.aclose()
+    assert (tmp_path / "limits.db").is_file()
+
+
+async def test_closed_file_is_opened_again(store: SQLiteStore, path: Path) -> None:
+    await store.aclose()
+    assert not files(path)
+    await store.record("key", HOURLY)
+    await store.aclose()
+    await store.aclose()
+    assert files(path) == ["limits.db"]
+    assert await spent(store) == 1
+
+
+async def test_dropped_store_ends_its_thread(path: Path) -> None:
+    def threads() -> int:
+        return sum(each.name == "SQLite" for each in threading.enumerate())
+
+    before = threads()
+    store = SQLiteStore(path)
+    await store.record("key", HOURLY)
+    assert threads() == before + 1
+    del store
+    gc.collect()
+    while threads() > before:  # noqa: ASYNC110 - ended by the timeout of the test
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+async def test_removed_file_is_forgotten_by_all(
+    store: SQLiteStore, path: Path, *, replace: bool
+) -> None:
+    other = SQLiteStore(path)
+    for each in (store, other):
+        await each.record("key", HOURLY)
+    remove(path)
+    if replace:
+        new = SQLiteStore(path)
+        await new.record("key", HOURLY, 5)
+        await new.aclose()
+    for each in (store, other, store):
+        await each.record("key", HOURLY)
+    assert await spent(store) == await spent(other) == 3 + 5 * replace
+    await other.aclose()
+    assert await spent(store) == 3 + 5 * replace
+
+
+async def test_value_of_another_program_counts_as_spent(store: SQLiteStore, path: Path) -> None:
+    for wrong in ("'text'", "x'00'", "7"):
+        await store.record("key", HOURLY)
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute(f"UPDATE aiothrottle SET data = {wrong}")
+        assert not (await store.reserve("key", HOURLY, [1])).instants
+        assert await spent(store) == 1000
+        await store.clear("key")
+
+
+# ---- wrong files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["", ":memory:"])
+def test_path_of_no_file_is_rejected(wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"path must be that of a file, got '{wrong}'"):
+        SQLiteStore(wrong)
+    anything: Any = None
+    with pytest.raises(TypeError):
+        SQLiteStore(anything)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("folder", "it is a folder, not a file"),
+        ("no/limits.db", "{folder}/no is no folder in which this process may write"),
+        ("text", "file is not a database"),
+    ],
+)
+async def test_wrong_file_is_an_outage_with_its_reason(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("This is a text, and not the file of a database.\n" * 99)
+    store = SQLiteStore(tmp_path / name)
+    for key in ("ann", "bob"):
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.record(key, HOURLY)
+        why = reason.format(folder=tmp_path)
+        assert str(caught.value) == f"SQLite {tmp_path / name}: {why} (key {key!r})"
+        assert caught.value.__cause__ is not None
+    await store.aclose()
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from aiothrottle import SlidingWindowLog
+from aiothrottle.stores import SQLiteStore
+
+async def main(path):
+    store = SQLiteStore(path)
+    if os.geteuid() == 0:  # root may write anything
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        await store.record("key", SlidingWindowLog(1))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+FULL = """
+import asyncio, os, resource, sys
+from aiothrottle import SlidingWindowLog, StoreUnavailable
+from aiothrottle.stores import SQLiteStore
+
+async def main(path):
+    store, hourly = SQLiteStore(path), SlidingWindowLog("1000/h")
+    await store.record("first", hourly)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
+    taken = 0
+    try:
+        while True:
+            taken += len((await store.reserve("key", hourly, [1])).instants)
+    except StoreUnavailable as error:
+        print(error)
+    assert (await store.peek("key", hourly)).remaining == 1000 - taken
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    await store.record("key", hourly)
+    assert (await store.peek("key", hourly)).remaining == 1000 - taken - 1
+    assert (await store.peek("first", hourly)).remaining == 999
+    print("as before")
+"""
+
+
+async def output_of(program: str, path: Path) -> str:
+    """Run the `main` of a program on the file, and return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"{program}\nasyncio.run(main(sys.argv[1]))", str(path)),
+        env=ENVIRONMENT,
+        stdout=PIPE,
+    )
+    return (await process.communicate())[0].decode()
+
+
+async def test_file_without_write_permission_is_an_outage() -> None:
+    """Outside of the folders of the tests, which are only for their user."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "limits.db")
+        sqlite3.connect(path).close()
+        allow(path, 0o444)
+        allow(path.parent, 0o777)
+        file = await output_of(READ_ONLY, path)
+        allow(path.parent, 0o555)
+        both = await output_of(READ_ONLY, path)
+        allow(path.parent, 0o755)
+    of_store = f"StoreUnavailable SQLite {path}: "
+    assert file == f"{of_store}attempt to write a readonly database (key 'key')\n"
+    assert both == f"{of_store}{folder} is no folder in which this process may write (key 'key')\n"
+
+
+async def test_full_disk_is_an_outage_that_spends_nothing(path: Path) -> None:
+    first, *rest = (await output_of(FULL, path)).splitlines()
+    assert first.startswith(f"SQLite {path}: ")
+    assert first.endswith("(key 'key')")
+    assert "full" in first or "disk I/O error" in first
+    assert rest == ["as before"]
+
+
+# ---- locks ---------------------------------------------------------------------------------------
+
+
+async def test_locked_file_is_an_outage_within_the_timeout(store: SQLiteStore, path: Path) -> None:
+    """Of all calls at once; and the event loop runs meanwhile."""
+    await store.record("key", HOURLY)
+    loop, begun, late = asyncio.get_running_loop(), time.monotonic(), list[float]()
+
+    async def tick() -> None:
+        while True:
+            due = loop.time() + 0.01
+            await asyncio.sleep(0.01)
+            late.append(loop.time() - due)
+
+    ticking = asyncio.create_task(tick())
+    with locked(path):
+        failing = [store.record(f"{n}", HOURLY) for n in range(100)]
+        errors = await asyncio.gather(*failing, return_exceptions=True)
+        assert time.monotonic() - begun < 4 * TIMEOUT
+        assert await spent(store) == 1  # reading needs no lock
+    ticking.cancel()
+    assert str(errors[0]) == f"SQLite {path}: database is locked (key '0')"
+    assert {type(error) for error in errors} == {StoreUnavailable}
+    assert max(late) < TIMEOUT / 2
+    await store.record("key", HOURLY)
+    assert await spent(store) == 2
+
+
+async def test_short_lock_is_waited_for(path: Path) -> None:
+    store = SQLiteStore(path, timeout=5.0)
+    await store.record("key", HOURLY)
+    with locked(path):
+        waiting = asyncio.create_task(store.record("key", HOURLY))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+    await waiting
+    assert await spent(store) == 2
+    await store.aclose()
+
+
+async def test_fallback_serves_while_the_file_is_locked(store: SQLiteStore, path: Path) -> None:
+    async with RateLimiter(
+        "1000/h", store=store, key="key", on_store_error="local", local_share=0.5
+    ) as limiter:
+        await visit(limiter)
+        with locked(path):
+            await visit(limiter)
+            assert not limiter.statistics().store_up
+            await visit(limiter)
+        while not limiter.statistics().store_up:
+            await visit(limiter)
+            await asyncio.sleep(0.05)
+        total = limiter.statistics().granted
+    assert await spent(store) == total
+
+
+# ---- several threads, and forks ------------------------------------------------------------------
+
+
+async def many(store: SQLiteStore, count: int = 50) -> None:
+    await asyncio.gather(*(store.record("key", HOURLY) for _ in range(count)))
+
+
+async def test_loops_of_several_threads_share_a_store(store: SQLiteStore) -> None:
+    threads = [threading.Thread(target=lambda: asyncio.run(many(store))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await many(store)
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert await spent(store) == 250
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_process_opens_its_own_connection(path: Path) -> None:
+    """And the parent's is as before, when the child has ended."""
+    store = SQLiteStore(path)
+    asyncio.run(many(store))
+
+    def child() -> None:
+        asyncio.run(many(store))
+
+    fork: Any = multiprocessing.get_context("fork")
+    children = [fork.Process(target=child) for _ in range(3)]
+    for each in children:
+        each.start()
+    asyncio.run(many(store))
+    for each in children:
+        each.join()
+        assert each.exitcode == 0
+    assert asyncio.run(spent(store)) == 250
+    asyncio.run(store.aclose())
+
+
+# ---- cancellation --------------------------------------------------------------------------------
+
+
+async def test_cancelled_calls_harm_no_others(store: SQLiteStore) -> None:
+    keys = [f"{number}" for number in range(300)]
+    tasks = [asyncio.create_task(store.record(key, HOURLY, int(key) + 1)) for key in keys]
+    for place in range(0, 300, 3):
+        await asyncio.sleep(0)
+        tasks[place].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for key in keys:
+        most = int(key) + 1
+        assert await spent(store, key) in ({0, most} if int(key) % 3 == 0 else {most})
+
+
+async def test_cancelled_wait_for_a_lock_ends_at_once(store: SQLiteStore, path: Path) -> None:
+    await store.record("key", HOURLY)
+    with locked(path):
+        waiting = asyncio.create_task(store.record("key", HOURLY))
+        await asyncio.sleep(0.05)
+        begun = time.monotonic()
+        waiting.cancel()
+        closing_down = asyncio.create_task(store.aclose())
+        await asyncio.wait([waiting])
+        assert time.monotonic() - begun < TIMEOUT / 2
+        assert waiting.cancelled()
+        closing_down.cancel()
+    await many(store, 3)
+    assert await spent(store) in {4, 5}  # it is not known whether the call was executed
