@@ -1,4 +1,4 @@
-"""The contract of a store, as checks for any implementation: tables of decisions, and laws.
+"""The contract of a store, as checks for any implementation: tables of decisions, and rules.
 
 Each of `CHECKS` is an async function of two arguments: a function that makes a store, and the clock
 of that store. All stores made for one check share their records, as the stores of several processes
@@ -290,7 +290,7 @@ def _amount(word: str) -> float:
     return amounts({name: float(tokens) for name, tokens in pairs})
 
 
-# ---- laws ----------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 
 _LIMITS = [algorithm for algorithm in ALGORITHMS if algorithm != Unlimited()]
 
