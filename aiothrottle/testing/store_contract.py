@@ -247,12 +247,12 @@ async def _follow(
     for step in steps:
         stores = stores[::-1]
         asked, _, wanted = step.partition("->")
-        (verb, *words), (delays, fields) = asked.split(), _read(wanted.split())
+        (method, *words), (delays, fields) = asked.split(), _read(wanted.split())
         costs, options = _read(words)
         used = cast("Any", type(algorithm))(options["by"]) if "by" in options else algorithm
-        match verb:
+        match method:
             case "later" | "phase":
-                clock.advance(costs[0] if verb == "later" else 1000 + costs[0] - clock() % 1)
+                clock.advance(costs[0] if method == "later" else 1000 + costs[0] - clock() % 1)
                 continue
             case "clear":
                 await stores[0].clear("key")
@@ -265,7 +265,7 @@ async def _follow(
                 horizon = float(options.get("within", 0))
                 answer = await stores[0].reserve("key", used, costs, horizon=horizon)
             case _:
-                answer = await getattr(stores[0], verb)("key", used, costs[0])
+                answer = await getattr(stores[0], method)("key", used, costs[0])
         instants += answer.instants
         assert len(answer.delays) == len(delays), (step, f"{answer!r:.999}")
         assert all(map(close, answer.delays, delays)), (step, f"{answer!r:.999}")
@@ -304,18 +304,18 @@ async def it_decides_as_a_store_in_memory_does(make: Make, clock: ManualClock) -
         for _ in range(100):
             clock.advance(dice.choice([0.0, 0.0, 0.0, 0.05, 0.3, 1.1, nearly, 70.0]))
             costs = dice.choices([1.0, 1.0, 0.5, 2.0, 0.0], k=dice.randint(1, 3))
-            verb = dice.choice([*["reserve", "reserve", "peek", "record", "refund"] * 4, "clear"])
+            method = dice.choice([*["reserve", "reserve", "peek", "record", "refund"] * 4, "clear"])
             arguments: list[Any] = [repr(algorithm), algorithm, costs[0]]
             options: dict[str, Any] = {}
-            if verb == "reserve":
+            if method == "reserve":
                 arguments[2], options["horizon"] = costs, dice.choice([0.0, 0.0, 1.0, 1000.0])
-            elif verb == "clear":
+            elif method == "clear":
                 del arguments[1:]
-            elif verb == "refund":
+            elif method == "refund":
                 # Of a record without the tokens it frees nothing.
                 place = dice.randrange(len(taken) + 1)
                 arguments[2:] = taken.pop(place) if place < len(taken) else (1.0, clock())
-            one, other = [await getattr(it, verb)(*arguments, **options) for it in stores]
+            one, other = [await getattr(it, method)(*arguments, **options) for it in stores]
             if isinstance(one, Answer):
                 taken += zip(costs, one.instants, strict=False)
                 nearly = max(0.0, min(one.retry_after - 0.001, 70.0))
@@ -323,7 +323,7 @@ async def it_decides_as_a_store_in_memory_does(make: Make, clock: ManualClock) -
                     (*it.delays, it.retry_after, it.remaining, it.reset_after)
                     for it in (one, other)
                 ]
-                assert all(map(close, *seen)), (algorithm, verb, arguments, options, one, other)
+                assert all(map(close, *seen)), (algorithm, method, arguments, options, one, other)
                 assert len(one.instants) == len(other.instants), (algorithm, one, other)
 
 

@@ -145,7 +145,7 @@ GENERATED = (
     "reference/options",
     "reference/vendors",
 )
-MOST_WORDS, MOST_IN_ALL, MOST_OF_README = 1_500, 28_000, 800
+MOST_WORDS, MOST_IN_ALL, MOST_OF_README = 1_500, 29_000, 800
 # To be shortened; what they have above the most is not counted.
 LONG = {"concepts/how-it-works": 2_500, "guides/stores": 2_000}
 
