@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SUFFIXES", "Panel", "matplotlib_is_missing", "save"]
-
 #: The valid endings of a picture's name.
 SUFFIXES = (".png", ".svg")
 

@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from aiothrottle import Rate, RateLimiter
-from aiothrottle.cli.demo.crawl import Terms
-from aiothrottle.cli.demo.run import run_demo
+from aiothrottle.cli.demo import Terms, run_demo
 from aiothrottle.cli.picture import Panel
 from tests.cli.conftest import Command
 
@@ -62,9 +61,9 @@ def test_failed_crawl_has_its_problem(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Terms, "patience", 0.3)
-    terms = Terms(rate=Rate(10, 0.2), pages=12)
+    terms = Terms(rate=Rate(10, 0.2), pages=12, json=as_json)
     # Pages that are throttled are asked for again after a second.
-    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8), as_json=as_json) == 1
+    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
     printed, complaint = capsys.readouterr()
     assert complaint.startswith("\naiothrottle's crawl failed: ")
     for problem in ("of 12 pages are missing", "requests were throttled"):

@@ -10,8 +10,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.cli.fetch.reading.json_lines import JsonReader
-from aiothrottle.cli.fetch.reading.lines import Line
+from aiothrottle.cli.fetch.jobs import JsonReader
+from aiothrottle.cli.fetch.lines import Line
 from tests.cli.conftest import Command, Jobs, Record, Serve, records_of
 from tests.cli.handlers import Seen, always, noting
 from tests.llm.calling import prompt_of

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import Rate
-from aiothrottle.cli.probe.search import Reply, Search, Tried
-from aiothrottle.cli.suggestion import Advice, Sighting
+from aiothrottle.cli.advice import Advice, Sighting
+from aiothrottle.cli.search import Reply, Search, Tried
 from aiothrottle.testing.algorithms import (
     FixedWindow,
     ServerAlgorithm,

@@ -1,33 +1,31 @@
-"""Runs a crawl from its settings to its exit status, with the session and the signals."""
+"""Runs a crawl to its exit status: opens the limiters and the session, and handles signals."""
 
 import asyncio
 import contextlib
 import signal
-import ssl
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TextIO
 
 import aiohttp
 
+from aiothrottle import __version__
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.reading.jobs import ListError, Reader
-from aiothrottle.cli.fetch.reading.lines import Lines, Source
-from aiothrottle.cli.fetch.report import Report
-from aiothrottle.cli.fetch.results.folder import Folder
-from aiothrottle.cli.fetch.results.output import Output, OutputError
-from aiothrottle.cli.fetch.sending.cookies import Cookie, jar_of
-from aiothrottle.cli.fetch.sending.crawl import Crawl
-from aiothrottle.cli.fetch.sending.limits import Limiters, Limits
-from aiothrottle.cli.fetch.sending.worker import Rules
-from aiothrottle.cli.fetch.trace import Trace
-from aiothrottle.cli.terminal import without_credentials
+from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.jobs import ListError, Reader
+from aiothrottle.cli.fetch.limits import Limiters, Limits
+from aiothrottle.cli.fetch.lines import Lines, Source
+from aiothrottle.cli.fetch.report import Messages, Report
+from aiothrottle.cli.fetch.requests import Proxies, Sending
+from aiothrottle.cli.fetch.results import OutputError, Results
+from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable
 
-__all__ = ["Settings", "Status", "run"]
+# Seconds for connecting.
+_CONNECTING = 30.0
 
 
 class Status(IntEnum):
@@ -41,78 +39,60 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of a run.
+class Plan:
+    """What a run is made of. `options` are those of the integration that sends."""
 
-    Attributes:
-        reader: Parses the lines of the sources.
-        options: The options of the integration that sends.
-        max_time: Seconds for a request, without waits; None: no timeout.
-        connect_timeout: Seconds for connecting; None: no timeout.
-        tls: How certificates are checked; False: they are not.
-        cookies: The cookies to begin with, where those of responses are kept too; None: none are.
-        verbose: Whether to print each request and wait.
-        dashboard: Whether to serve a live page.
-    """
-
-    rules: Rules
     sources: Sequence[Source]
     reader: Reader
     limits: Limits
     options: Options
-    user_agent: str
-    max_time: float | None
-    connect_timeout: float | None
-    tls: ssl.SSLContext | bool
-    cookies: Sequence[Cookie] | None
-    output: Output
-    folder: Folder | None
-    quiet: bool
-    verbose: bool = False
-    dashboard: bool = False
+    sending: Sending
+    proxies: Proxies | None
+    results: Results
+    messages: Messages
 
 
-async def run(settings: Settings, screen: TextIO) -> int:
+async def run(plan: Plan) -> int:
     """Fetch all URLs, and return the exit status."""
     report = Report(
-        screen,
-        quiet=settings.quiet,
-        drawn=not settings.output.on_terminal,  # the records would be overwritten
-        rates=settings.limits.of_requests,
+        sys.stderr,
+        quiet=plan.messages.quiet,
+        verbose=plan.messages.verbose,
+        drawn=not plan.results.output.on_terminal,  # the records would be overwritten
+        rates=plan.limits.of_requests,
     )
     async with contextlib.AsyncExitStack() as stack:
         try:
-            limiters = await stack.enter_async_context(settings.limits.open())
+            limiters = await stack.enter_async_context(plan.limits.open())
         except (ImportError, StoreUnavailable, ValueError) as error:
-            wrong = f"{settings.limits.store}: {without_credentials(str(error))}"
+            wrong = f"{plan.limits.store}: {without_credentials(str(error))}"
             report.say(f"aiothrottle fetch: error: argument --store: {wrong}")
             return Status.NOTHING_SENT
-        return await _crawl(settings, limiters, report)
+        return await _crawl(plan, limiters, report)
 
 
-async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
-    trace = Trace(report.say) if settings.verbose else None
-    async with _client(settings, trace) as client, contextlib.AsyncExitStack() as stack:
+async def _crawl(plan: Plan, limiters: Limiters, report: Report) -> int:
+    async with _client(plan.sending, report) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
-            settings.rules,
-            sender=Sender(client, limiters.to_wait_for, settings.options),
-            lines=Lines(settings.sources, settings.reader.longest, few=settings.limits.concurrency),
-            reader=settings.reader,
-            output=settings.output,
-            folder=settings.folder,
+            Sender(client, limiters.to_wait_for, plan.options),
+            Lines(plan.sources, plan.reader.longest, few=plan.limits.concurrency),
+            plan.reader,
+            plan.results,
+            redirects=plan.sending.redirects,
+            proxies=plan.proxies,
             on_failure=report.failure,
-            on_cut_off=None if trace is None else trace.cut_off,
+            on_cut_off=report.cut_off,
         )
-        if trace is not None:
-            stack.callback(limiters.to_wait_for.observe(trace.observe))
-        if settings.dashboard:
+        if plan.messages.verbose:
+            stack.callback(limiters.to_wait_for.observe(report.observe))
+        if plan.messages.dashboard:
             await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
         trouble: str | None = None
         caught: list[int] = []
         try:
             with _signals(crawl, report, caught):
-                await crawl.run(settings.limits.workers)
+                await crawl.run(plan.limits.workers)
         except OutputError as error:
             if isinstance(error.__cause__, BrokenPipeError):  # the reader closed the output
                 return Status.BROKEN_PIPE
@@ -129,7 +109,8 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             watch.cancel()
             await asyncio.wait([watch])
         report.ended(crawl)
-    rest = ": the same with --resume fetches the rest" if settings.output.can_resume else ""
+    output = plan.results.output
+    rest = ": the same with --resume fetches the rest" if output.can_resume else ""
     if trouble is not None:
         report.say(f"aiothrottle fetch: {trouble}")
         report.say(f"Broken off{rest}.")
@@ -137,7 +118,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     if caught:
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
-    report.besides(len(settings.output.done))
+    report.besides(len(output.done))
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
 
 
@@ -148,22 +129,25 @@ async def _page(
     """Serve a live page of the run."""
     from aiothrottle.dashboard import serve  # a server, and only for the page
 
-    async with serve(limiters, facts=lambda: report.facts(crawl)) as url:
+    def facts() -> dict[str, str]:
+        tally, fraction = crawl.tally, crawl.lines.fraction
+        found = {"URLs done": f"{tally.done:,}", "failed": f"{tally.failed:,}"}
+        return found if fraction is None else {**found, "of the list": f"{int(100 * fraction)} %"}
+
+    async with serve(limiters, facts=facts) as url:
         report.say(f"Live page: {url}")
         yield
 
 
-def _client(settings: Settings, trace: Trace | None) -> aiohttp.ClientSession:
-    cookies = settings.cookies
+def _client(sending: Sending, report: Report) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=settings.tls),  # the limiter bounds them
-        # A jar for a million hosts would be large, so there is one only where the user asks.
-        cookie_jar=aiohttp.DummyCookieJar() if cookies is None else jar_of(cookies),
-        trace_configs=[] if trace is None else [trace.config()],
-        headers={"User-Agent": settings.user_agent},
-        timeout=aiohttp.ClientTimeout(
-            total=settings.max_time, sock_connect=settings.connect_timeout
-        ),
+        # The limiter bounds the connections.
+        connector=aiohttp.TCPConnector(limit=0, ssl=not sending.insecure),
+        # A jar for a million hosts would be large.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=report.trace_configs(),
+        headers={"User-Agent": f"aiothrottle/{__version__}"},  # -H may replace it
+        timeout=aiohttp.ClientTimeout(total=sending.max_time or None, sock_connect=_CONNECTING),
     )
 
 

@@ -1,4 +1,4 @@
-"""Searches the rate that a server admits in the long run: ``aiothrottle probe --find-limit``.
+"""Searches the rate that a server admits in the long run: `aiothrottle probe --find-limit`.
 
 Nothing is advised that was not tried: a limiter with the very arguments of the advice sends
 requests for some seconds, and not one of them is throttled. A burst that is welcome is not the
@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aiothrottle._checks import number
-from aiothrottle.cli.suggestion import Advice, Sighting, readable_rate
+from aiothrottle.cli.advice import Advice, Sighting, readable_rate
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
-
-__all__ = ["LONGEST_WAIT", "Reply", "Search", "Tried", "advices", "candidates"]
 
 #: Seconds. A server that lets a client wait longer is not waited for.
 LONGEST_WAIT = 30.0
@@ -221,7 +219,7 @@ class Search:
         return not count.throttled and count.sent - measured * (clock() - began_at) > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
-        self._progress(f"trying {advice.line()}")
+        self._progress(f"trying {advice.python}")
         await asyncio.sleep(self._wait)
         began_at = asyncio.get_running_loop().time()
         tolerated = _TOLERATED if advice.spaced else 0

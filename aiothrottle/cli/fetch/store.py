@@ -10,8 +10,6 @@ from aiothrottle._checks import redact
 from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.stores import Store
 
-__all__ = ["StoreAddress"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreAddress:

@@ -5,13 +5,11 @@
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 from aiothrottle.cli import full_parser
-
-__all__ = ["execute", "fill"]
-
-_SHELLS = ("bash", "zsh", "tcsh")
+from aiothrottle.cli.options import Command, argument
 
 _EPILOG = """\
 needs shtab: pip install 'aiothrottle-client[cli]'
@@ -23,16 +21,14 @@ examples:
 """
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments and their help."""
-    parser.description = "Print a script that completes commands, options and files in a shell."
-    parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=_SHELLS, help="the shell")
+@dataclass
+class Options:
+    """The options of the command."""
+
+    shell: str = argument(None, "the shell", choices=("bash", "zsh", "tcsh"))
 
 
-def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run the command, and return the exit status."""
+def _run(parser: argparse.ArgumentParser, options: Options) -> int:
     try:
         import shtab  # of an extra
     except ImportError:
@@ -54,3 +50,12 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
             for command in commands.values():
                 yield from _actions(command)
+
+
+COMMAND = Command(
+    usage="[options] shell",
+    description="Print a script that completes commands, options and files in a shell.",
+    epilog=_EPILOG,
+    options={"": Options},
+    run=_run,
+)
