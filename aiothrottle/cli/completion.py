@@ -1,4 +1,13 @@
-"""``aiothrottle completion``: prints the script of a shell, written by shtab from the parsers."""
+r"""Print a script that completes commands, options and files in a shell.
+
+Needs shtab, which writes it: pip install 'aiothrottle-client[cli]'
+
+Examples:
+  aiothrottle completion bash \
+    > ~/.local/share/bash-completion/completions/aiothrottle
+  aiothrottle completion zsh > ~/.zfunc/_aiothrottle # a folder of your $fpath
+  aiothrottle completion tcsh > ~/.aiothrottle.tcsh # and source it in ~/.tcshrc
+"""
 
 # argparse leaves the parsers of its commands untyped.
 # pyright: reportUnknownMemberType=false
@@ -8,24 +17,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from aiothrottle.cli import full_parser
+from aiothrottle.cli import make_parser
 from aiothrottle.cli.options import Command, argument
-
-_EPILOG = """\
-needs shtab: pip install 'aiothrottle-client[cli]'
-
-examples:
-  aiothrottle completion bash > ~/.local/share/bash-completion/completions/aiothrottle
-  aiothrottle completion zsh > ~/.zfunc/_aiothrottle   # a folder of your $fpath
-  aiothrottle completion tcsh > ~/.aiothrottle.tcsh    # and source it in ~/.tcshrc
-"""
 
 
 @dataclass
 class Options:
-    """The options of the command."""
+    """The options of the command.
 
-    shell: str = argument(None, "the shell", choices=("bash", "zsh", "tcsh"))
+    Attributes:
+        shell: the shell
+    """
+
+    shell: str = argument(None, choices=("bash", "zsh", "tcsh"))
 
 
 def _run(parser: argparse.ArgumentParser, options: Options) -> int:
@@ -33,7 +37,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
         import shtab  # of an extra
     except ImportError:
         parser.error("a completion needs shtab: pip install 'aiothrottle-client[cli]'")
-    whole = full_parser()
+    whole = make_parser(filled=True)
     files = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY}
     for action in _actions(whole):
         if isinstance(action.metavar, str) and action.metavar in files:
@@ -53,9 +57,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 COMMAND = Command(
+    text=__doc__,
     usage="[options] shell",
-    description="Print a script that completes commands, options and files in a shell.",
-    epilog=_EPILOG,
     options={"": Options},
     run=_run,
 )

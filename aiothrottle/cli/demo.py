@@ -1,6 +1,18 @@
-"""``aiothrottle demo``: crawls one server with no limiter, with a semaphore, with aiothrottle.
+"""Crawl a server on this machine, without and with aiothrottle, and compare.
 
-Everything runs on this machine. The server, not the crawlers, counts the numbers of a run.
+The server has a limit. It is crawled three times: with no limiter, with a
+semaphore, with aiothrottle. The server, not the crawlers, counts the numbers
+of a run. Needs no network.
+
+Examples:
+  aiothrottle demo
+  aiothrottle demo --rate 20/s --pages 100 --plot demo.png
+
+exit status:
+  0  aiothrottle's crawl is complete, and none of its requests was throttled
+  1  it is not, or one was, or the picture cannot be written
+  2  the arguments are invalid
+  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
 """
 
 import argparse
@@ -23,37 +35,13 @@ from yarl import URL
 
 from aiothrottle._checks import number
 from aiothrottle.aiohttp import ThrottledSession
-from aiothrottle.cli.options import (
-    Command,
-    json_option,
-    option,
-    plot_option,
-    whole_number,
-    whole_rate,
-)
+from aiothrottle.cli.options import Command, flag, option, picture, whole_number, whole_rate
 from aiothrottle.cli.output import columns_of, fitted, paragraph, print_document
 from aiothrottle.cli.picture import Panel, save
 from aiothrottle.cli.progress import GLANCE, Display, Meter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
-
-_DESCRIPTION = """\
-Start a server with a limit on this machine and crawl it three times: with no
-limiter, with a semaphore, with aiothrottle. Needs no network.
-"""
-
-_EPILOG = """\
-exit status:
-  0  aiothrottle's crawl is complete, and none of its requests was throttled
-  1  it is not, or one was, or the picture cannot be written
-  2  the arguments are invalid
-  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
-
-examples:
-  aiothrottle demo
-  aiothrottle demo --rate 20/s --pages 100 --plot demo.png
-"""
 
 # A plain aiohttp session opens no more connections: above it, no crawler would notice the limit.
 _MOST_AT_ONCE = 100
@@ -72,27 +60,20 @@ class Terms:
     """The limits of the server, and the size of the crawl.
 
     Attributes:
+        rate: rate limit of the server: 50 (per second), 50/s, 300/min, 5/100ms (default: 50/s)
+        concurrency: its limit of concurrent requests (default: %(default)s)
+        pages: number of its pages (default: %(default)s)
+        plot: draw the crawls into this file (.png, .svg); needs matplotlib
+        json: print the results as one JSON document, and nothing else, to standard output
         page_time: Seconds that the server takes for each page.
         guard: Seconds that aiothrottle adds to the period, a safety margin for network jitter.
     """
 
-    rate: Rate = option(
-        "RATE",
-        "rate limit of the server: 50 (per second), 50/s, 300/min, 5/100ms (default: 50/s)",
-        whole_rate,
-        Rate(50),
-    )
-    concurrency: int = option(
-        "N",
-        "its limit of concurrent requests (default: %(default)s)",
-        whole_number(_MOST_AT_ONCE),
-        8,
-    )
-    pages: int = option(
-        "N", "number of its pages (default: %(default)s)", whole_number(_MOST_PAGES), 300
-    )
-    plot: Path | None = plot_option("the crawls")
-    json: bool = json_option()
+    rate: Rate = option("RATE", whole_rate, Rate(50))
+    concurrency: int = option("N", whole_number(_MOST_AT_ONCE), 8)
+    pages: int = option("N", whole_number(_MOST_PAGES), 300)
+    plot: Path | None = option("FILE", picture)
+    json: bool = flag()
     page_time: float = 0.005
     guard: float = 0.02
 
@@ -221,7 +202,8 @@ async def _measure(run: Run, session: Session, gate: Gate) -> None:
         terms.rate, concurrency_limit=terms.concurrency, handler=page
     ) as server:
         run.audit = server.audit
-        with Display(sys.stderr) as display:
+        display = Display(sys.stderr)
+        with display.drawing():
             ticker = asyncio.create_task(_tick(run, display))
             run.started_at = time.monotonic()
             try:
@@ -338,9 +320,8 @@ def _run(_: argparse.ArgumentParser, terms: Terms) -> int:
 
 
 COMMAND = Command(
+    text=__doc__,
     usage="[options]",
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
     options={"": Terms},
     run=_run,
 )

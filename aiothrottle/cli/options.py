@@ -1,7 +1,8 @@
 """Options of a command: fields of a dataclass, which argparse fills and a type checker knows.
 
-A field's name is the option's name, so an option is written once. The parsers of values are here
-too: each returns a value, or raises an error of one line.
+An option is written once: its name is that of the field, its help the description of the attribute
+in the docstring of the class. The parsers of values are here too: each returns a value, or raises
+an error of one line.
 """
 
 import argparse
@@ -9,13 +10,18 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from inspect import getdoc
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
+# An attribute in a docstring, with its description.
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+# The names of an option before that of its value.
+_NAMES = re.compile(r"\B--?[a-z-]+ ", re.IGNORECASE)
 _RATES = "write 20 (per second), 10/s, 100/min, 5000/24h, 1/250ms or '1000 per hour'"
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 (5.6.2)
 _METHOD = re.compile(_NAME)
@@ -29,27 +35,30 @@ class Command:
     """A command.
 
     Attributes:
+        text: Its help, the docstring of its module: from the exit status on it follows the options.
         usage: Its arguments, after its name.
         options: The dataclasses of its options by the titles of their groups; "" is no group.
         run: Runs it with its parser and an object of each dataclass; returns the exit status.
     """
 
+    text: str | None
     usage: str
-    description: str
-    epilog: str
     options: Mapping[str, type[Any]]
     run: Callable[..., int]
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
         """Add the help and the options to the parser of the command."""
         parser.usage = f"{parser.prog} {self.usage}"
-        parser.description, parser.epilog = self.description, self.epilog
+        before, status, after = (self.text or "").partition("exit status:")
+        parser.description, parser.epilog = before, f"{status}{after}"
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         for title, kind in self.options.items():
             group = parser.add_argument_group(title) if title else parser
+            # One % is that of a text, and %( of argparse.
+            texts = dict(_ATTRIBUTE.findall(re.sub(r"%(?!\()", "%%", getdoc(kind) or "")))
             for each in fields(kind):
                 if each.metadata:
-                    _add(group, each.name, **each.metadata)
+                    _add(group, each, " ".join(texts.get(each.name, "").split()))
 
     def execute(self, parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
         """Run with the parsed options, and return the exit status.
@@ -69,77 +78,58 @@ def fail(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     parser.exit(2, f"{parser.prog}: error: {message}\n")
 
 
-def _add(
-    group: argparse._ActionsContainer, name: str, *, also: str | None, arguments: Mapping[str, Any]
-) -> None:
-    if also is None:
-        group.add_argument(name, **arguments)
-    else:
-        names = [*also.split(), f"--{name.replace('_', '-')}"]
-        group.add_argument(*names, dest=name, **arguments)
+def _add(group: argparse._ActionsContainer, of: Field[Any], text: str) -> None:
+    names: list[str] | None = of.metadata["names"]
+    arguments: dict[str, Any] = {**of.metadata["arguments"], "help": text}
+    is_list = get_origin(of.type) is list
+    if names is None:
+        group.add_argument(of.name, nargs="*" if is_list else None, **arguments)
+        return
+    if is_list:
+        arguments |= {"action": "append", "default": list[Any]()}
+    group.add_argument(*names, f"--{of.name.replace('_', '-')}", dest=of.name, **arguments)
 
 
 def _made(kind: type[Any], parsed: argparse.Namespace) -> object:
-    values = {each.name: getattr(parsed, each.name) for each in fields(kind) if each.metadata}
-    return kind(**{name: value for name, value in values.items() if value is not None})
+    return kind(**{it.name: getattr(parsed, it.name) for it in fields(kind) if it.metadata})
 
 
 def option(
-    metavar: str | None,
-    text: str,
+    usage: str,
     parse: Callable[[str], Any] = str,
     default: object = None,
-    *,
-    also: str = "",
-    action: str = "store",
     choices: Sequence[str] | None = None,
 ) -> Any:  # noqa: ANN401 - of the type of the field
-    """Make a field that is an option with a value.
+    """Make a field that is an option with a value; of a list, an option that may be repeated.
 
     Args:
-        metavar: The name of the value in the help.
-        text: The help.
+        usage: The name of its value, after other names of the option: ``-X --request METHOD``.
         parse: Parses the value.
         default: The value if the option is not given.
-        also: Other names, such as ``-X``, before that of the field.
-        action: That of argparse: "append" or "extend" for a list, of an option that may be
-            repeated.
         choices: The valid values.
     """
-    arguments = {"metavar": metavar, "help": text, "type": parse, "default": default}
-    metadata = {"also": also, "arguments": {**arguments, "action": action, "choices": choices}}
-    if action == "store":
-        return field(default=default, metadata=metadata)
-    return field(default_factory=list[Any], metadata=metadata)
+    names = _NAMES.findall(usage)
+    metavar = usage.removeprefix("".join(names)) or None
+    arguments = {"metavar": metavar, "type": parse, "default": default, "choices": choices}
+    return _field([*map(str.strip, names)], default, arguments)
 
 
-def flag(text: str, *, also: str = "") -> Any:  # noqa: ANN401 - a bool
-    """Make a field that is an option without a value."""
-    arguments = {"help": text, "action": "store_true"}
-    return field(default=False, metadata={"also": also, "arguments": arguments})
-
-
-def json_option() -> Any:  # noqa: ANN401 - a bool
-    """Make the field of ``--json``."""
-    return flag("print the results as one JSON document, and nothing else, to standard output")
-
-
-def plot_option(what: str) -> Any:  # noqa: ANN401 - a path
-    """Make the field of ``--plot``."""
-    return option("FILE", f"draw {what} ({', '.join(SUFFIXES)}); needs matplotlib", picture)
+def flag(also: str = "") -> Any:  # noqa: ANN401 - a bool
+    """Make a field that is an option without a value, with other names, too."""
+    return _field(also.split(), default=False, arguments={"action": "store_true"})
 
 
 def argument(
     metavar: str | None,
-    text: str,
     parse: Callable[[str], Any] = str,
-    *,
-    nargs: str | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:  # noqa: ANN401 - of the type of the field
-    """Make a field that is an argument without a name."""
-    arguments = {"metavar": metavar, "help": text, "type": parse, "nargs": nargs}
-    return field(metadata={"also": None, "arguments": {**arguments, "choices": choices}})
+    """Make a field that is an argument without a name; of a list, any number of them."""
+    return _field(None, None, {"metavar": metavar, "type": parse, "choices": choices})
+
+
+def _field(names: list[str] | None, default: object, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"names": names, "arguments": arguments})
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -194,9 +184,9 @@ def _bounded(wanted: str, *, zero: bool) -> Callable[[str], float]:
 
 
 #: Parse a duration, 0 or more; one above 0; and a number above 0.
-seconds = _bounded("number of seconds, 0 or more", zero=True)
-some_seconds = _bounded("number of seconds, above 0", zero=False)
-number = _bounded("number above 0", zero=False)
+duration: Callable[[str], float] = _bounded("number of seconds, 0 or more", zero=True)
+positive_duration: Callable[[str], float] = _bounded("number of seconds, above 0", zero=False)
+number: Callable[[str], float] = _bounded("number above 0", zero=False)
 
 
 def method(text: str) -> str:

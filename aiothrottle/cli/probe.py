@@ -1,6 +1,20 @@
-"""``aiothrottle probe``: reads or searches the limits of a server, by a bounded number of requests.
+"""Ask a server for its limits, and print the limiter that keeps to them.
 
-Invariant: nothing is sent that was not announced, and agreed to.
+Send one request, and print the limits that the response reports.
+With --find-limit, send more until some are throttled, search the rate that
+the server admits in the long run, and try the limiter for it.
+Nothing is sent before you agree.
+
+Examples:
+  aiothrottle probe https://api.github.com/
+  aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
+  aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
+
+exit status:
+  0  the server responded
+  1  it did not, or you did not agree
+  2  the arguments are invalid; nothing was sent
+  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
 """
 
 import argparse
@@ -24,10 +38,9 @@ from aiothrottle.cli.options import (
     argument,
     flag,
     header,
-    json_option,
     method,
     option,
-    some_seconds,
+    positive_duration,
     whole_number,
 )
 from aiothrottle.cli.output import (
@@ -42,27 +55,7 @@ from aiothrottle.cli.progress import Display
 from aiothrottle.cli.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.headers import Policy, ServerLimits, parse_rate_limit, profile_for
 
-_DESCRIPTION = """\
-Send one request, and print the limits that the response reports.
-With --find-limit, send more until some are throttled, search the rate that
-the server admits in the long run, and try the limiter for it.
-Nothing is sent before you agree.
-"""
-
-_EPILOG = """\
-exit status:
-  0  the server responded
-  1  it did not, or you did not agree
-  2  the arguments are invalid; nothing was sent
-  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
-
-examples:
-  aiothrottle probe https://api.github.com/
-  aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
-  aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
-"""
-
-_MOST, _USUAL = 10_000, 2_000
+_MOST = 2_000
 # The statuses with which servers throttle.
 _THROTTLED = frozenset({403, 420, 429, 503, 529})
 # The only one of them that sessions do not count by themselves.
@@ -83,29 +76,29 @@ def _url(text: str) -> URL:
 
 @dataclass(kw_only=True)
 class Options:
-    """The request of a probe, and how often it may be sent."""
+    """The request of a probe, and how often it may be sent.
 
-    json: bool = json_option()
-    url: URL = argument("URL", "the URL to request", _url)
-    yes: bool = flag("agree in advance: send without a question", also="-y")
-    find_limit: bool = flag(
-        "search the limit with at most --max-requests requests; takes up to some minutes"
-    )
-    max_requests: int | None = option(
-        "N",
-        f"maximum number of requests for --find-limit (default: {_USUAL})",
-        whole_number(_MOST),
-    )
-    concurrency: int | None = option(
-        "N", "number of concurrent requests (default: one after the other)", whole_number(100)
-    )
-    method: str = option("METHOD", "(default: %(default)s)", method, "GET", also="-X --request")
-    header: list[tuple[str, str]] = option(
-        "'NAME: VALUE'", "a header to send; may be repeated", header, also="-H", action="append"
-    )
-    max_time: float = option(
-        "SECONDS", "timeout of one request (default: %(default)g)", some_seconds, 30.0, also="-m"
-    )
+    Attributes:
+        json: print the results as one JSON document, and nothing else, to standard output
+        url: the URL to request
+        yes: agree in advance: send without a question
+        find_limit: search the limit with at most --max-requests requests; takes up to some minutes
+        max_requests: maximum number of requests for --find-limit (default: 2000)
+        concurrency: number of concurrent requests (default: one after the other)
+        method: (default: %(default)s)
+        header: a header to send; may be repeated
+        max_time: timeout of one request (default: %(default)g)
+    """
+
+    json: bool = flag()
+    url: URL = argument("URL", _url)
+    yes: bool = flag("-y")
+    find_limit: bool = flag()
+    max_requests: int | None = option("N", whole_number(10_000))
+    concurrency: int | None = option("N", whole_number(100))
+    method: str = option("-X --request METHOD", method, "GET")
+    header: list[tuple[str, str]] = option("-H 'NAME: VALUE'", header)
+    max_time: float = option("-m SECONDS", positive_duration, 30.0)
 
 
 def _run(parser: argparse.ArgumentParser, options: Options) -> int:
@@ -179,7 +172,7 @@ class Probe:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._most = options.max_requests or _USUAL
+        self._most = options.max_requests or _MOST
         self._at_once = options.concurrency or 1
         self._profile = profile_for(options.url.host or "")
         self._answered = 0
@@ -282,14 +275,15 @@ class Probe:
             reply = await self._send(session)
             return Reply(reply.is_throttled(answer.status), reply.limits.retry_after)
 
-        with Display(sys.stderr) as display:
-            search = Search(
-                send,
-                most=self._most - burst.sent,
-                at_once=self._at_once,
-                reported=tuple(reported(answer.limits, estimated=False)),
-                progress=lambda step: display.show([(f"{self._answered} requests; {step}", "")]),
-            )
+        display = Display(sys.stderr)
+        search = Search(
+            send,
+            left=self._most - burst.sent,
+            at_once=self._at_once,
+            reported=tuple(reported(answer.limits, estimated=False)),
+            progress=lambda step: display.show([(f"{self._answered} requests; {step}", "")]),
+        )
+        with display.drawing():
             self.tried = tried = await search.run(burst)
         self._tell(self._outcome(search, burst))
         if tried is not None and tried.passed:
@@ -432,9 +426,8 @@ def _row(policy: Policy) -> tuple[str, ...]:
 
 
 COMMAND = Command(
+    text=__doc__,
     usage="[options] URL",
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
     options={"": Options},
     run=_run,
 )

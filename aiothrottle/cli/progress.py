@@ -9,8 +9,7 @@ Invariant: no command fails because its messages cannot be written.
 import contextlib
 import math
 from collections.abc import Generator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from aiothrottle._checks import duration
 from aiothrottle.cli.advice import written
@@ -122,7 +121,7 @@ def percentiles(latency: tuple[float, float]) -> str:
 
 
 class Display:
-    """The rows of one command. Entered, it draws; at the end nothing is left of the rows.
+    """The rows of one command. Nothing is left of them at its end.
 
     Args:
         screen: The stream.
@@ -135,22 +134,19 @@ class Display:
         self._live: Live | None = None
         self._is_lost = False
 
-    def __enter__(self) -> Self:
+    @contextlib.contextmanager
+    def drawing(self) -> Generator[None]:
+        """Draw while the block runs."""
         if self._drawn and not self._is_lost:
             with self._until_lost():
                 self._live = _started(self._screen)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            with self._until_lost():
-                live.stop()
+        try:
+            yield
+        finally:
+            live, self._live = self._live, None
+            if live is not None:
+                with self._until_lost():
+                    live.stop()
 
     @property
     def is_live(self) -> bool:

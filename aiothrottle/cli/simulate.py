@@ -1,4 +1,18 @@
-"""``aiothrottle simulate``: algorithms and guards before a simulated server, compared."""
+"""Try an algorithm and a guard against a simulated server, without any request.
+
+Clients of a server with a limit run in virtual time, and the requests that it
+throttles are counted, for each algorithm and each guard.
+
+used: admitted requests, as a part of the most that the server could admit.
+in a period: the most requests, throttled or not, in any window of the
+server's period.
+fairness: 1 if all clients got the same, 1/n if one of n got everything.
+
+Examples:
+  aiothrottle simulate --rate 100/min --algorithm token-bucket
+  aiothrottle simulate --server-algorithm fixed-window --guard 0 --guard 0.01
+  aiothrottle simulate --clients 4 --client-rate 5/s --plot clients.png
+"""
 
 import argparse
 import math
@@ -6,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
 from aiothrottle import _checks
@@ -20,13 +35,13 @@ from aiothrottle.algorithms import (
 from aiothrottle.cli.advice import usual_guard
 from aiothrottle.cli.options import (
     Command,
-    json_option,
+    duration,
+    flag,
     number,
     option,
-    plot_option,
+    picture,
+    positive_duration,
     rate,
-    seconds,
-    some_seconds,
     whole_number,
     whole_rate,
 )
@@ -52,153 +67,126 @@ _ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "sliding-window-counter": SlidingWindowCounter,
 }
 
-_DESCRIPTION = """\
-Simulate clients of a server with a limit, in virtual time, and count the requests that it
-throttles, for each algorithm and each guard.
-"""
 
-_EPILOG = """\
-used: admitted requests, as a part of the most that the server could have admitted.
-in a period: the most requests, throttled or not, in any window of the server's period.
-fairness: 1 if all clients got the same, 1/n if one of n got everything.
+@dataclass(kw_only=True)
+class Show:
+    """How to show the outcomes.
 
-examples:
-  aiothrottle simulate --rate 100/min --algorithm sliding-window-log --algorithm token-bucket
-  aiothrottle simulate --server-algorithm fixed-window --guard 0 --guard 0.01 --plot guards.png
-  aiothrottle simulate --clients 4 --client-rate 5/s
-"""
+    Attributes:
+        json: print the results as one JSON document, and nothing else, to standard output
+        plot: draw the first 12 periods into this file (.png, .svg); needs matplotlib
+    """
+
+    json: bool = flag()
+    plot: Path | None = option("FILE", picture)
 
 
 @dataclass(kw_only=True)
-class Run:
-    """How long to simulate, and how to show the outcomes."""
+class World:
+    """The server, the network before it, and the time.
 
-    json: bool = json_option()
-    seconds: float | None = option(
-        "SECONDS",
-        "simulated time (default: 60, and at least five of the server's periods)",
-        some_seconds,
-    )
-    seed: int = option("N", "seed of all random numbers (default: %(default)s)", int, 0)
-    plot: Any = plot_option(f"the first {_SHOWN} periods")
+    Attributes:
+        rate: its rate limit: 20 (per second), 20/s, 300/min (default: 20/s)
+        server_algorithm: its algorithm (default: %(default)s)
+        server_burst: the size of its token bucket (default: the limit)
+        retry_after: the Retry-After of its 429: whole seconds, exact ones, or none (default:
+            %(default)s)
+        latency: minimum network delay of a request, and of its response (default: %(default)g)
+        jitter: maximum random delay added to the latency (default: %(default)g)
+        seconds: simulated time (default: 60, and at least five of the server's periods)
+        seed: seed of all random numbers (default: %(default)s)
+    """
 
-
-@dataclass(kw_only=True)
-class Limits:
-    """The server, and the network before it."""
-
-    rate: Rate = option(
-        "RATE",
-        "its rate limit: 20 (per second), 20/s, 300/min (default: 20/s)",
-        whole_rate,
-        Rate(20),
-    )
+    rate: Rate = option("RATE", whole_rate, Rate(20))
     server_algorithm: AlgorithmName = option(
-        None,
-        "its algorithm (default: %(default)s)",
-        default="sliding-window-log",
-        choices=get_args(AlgorithmName),
+        "", default="sliding-window-log", choices=get_args(AlgorithmName)
     )
-    server_burst: int | None = option(
-        "N", "the size of its token bucket (default: the limit)", whole_number(1_000_000)
-    )
-    retry_after: RetryAfter = option(
-        None,
-        "the Retry-After of its 429: whole seconds, exact ones, or none (default: %(default)s)",
-        default="seconds",
-        choices=get_args(RetryAfter),
-    )
-    latency: float = option(
-        "SECONDS",
-        "minimum network delay of a request, and of its response (default: %(default)g)",
-        some_seconds,
-        0.05,
-    )
-    jitter: float = option(
-        "SECONDS",
-        "maximum random delay added to the latency (default: %(default)g)",
-        seconds,
-        0.01,
-    )
+    server_burst: int | None = option("N", whole_number(1_000_000))
+    retry_after: RetryAfter = option("", default="seconds", choices=get_args(RetryAfter))
+    latency: float = option("SECONDS", positive_duration, 0.05)
+    jitter: float = option("SECONDS", duration, 0.01)
+    seconds: float = option("SECONDS", positive_duration, 0.0)
+    seed: int = option("N", int, 0)
+
+    def __post_init__(self) -> None:
+        """Choose the time, and reject an option without effect."""
+        if self.server_burst and self.server_algorithm != "token-bucket":
+            raise ValueError(
+                "--server-burst needs a token bucket: give --server-algorithm token-bucket"
+            )
+        self.seconds = self.seconds or max(_LEAST_SECONDS, _LEAST_PERIODS * self.rate.period)
 
 
 @dataclass(kw_only=True)
 class Clients:
-    """The clients, and the limiters to compare."""
+    """The clients, and the limiters to compare.
 
-    algorithm: list[str] = option(
-        None,
-        "their algorithm; may be repeated, to compare (default: sliding-window-log)",
-        action="append",
-        choices=[*_ALGORITHMS, _NO_LIMITER],
-    )
-    guard: list[float] = option(
-        "SECONDS",
-        "safety margin added to their period; may be repeated, to compare (default: 0, and 5%% of "
-        "the period or 0.05)",
-        seconds,
-        action="append",
-    )
-    client_rate: Rate | None = option(
-        "RATE", "rate limit of each client (default: that of the server)", rate
-    )
-    burst: float | None = option("N", "the most requests in a row", number)
-    clients: int = option(
-        "N", "number of independent clients (default: %(default)s)", whole_number(1000), 1
-    )
-    workers: int | None = option(
-        "N",
-        f"tasks of each client, each sending one request after another (default: {_WORKERS})",
-        whole_number(10_000),
-    )
-    demand: float | None = option(
-        "N", "in place of the workers: requests per second of each client, at random times", number
-    )
+    Attributes:
+        algorithm: their algorithm: sliding-window-log (the default), token-bucket, leaky-bucket,
+            fixed-window, sliding-window-counter, or none; may be repeated, to compare
+        guard: safety margin added to their period; may be repeated, to compare (default: 0, and 5%
+            of the period or 0.05)
+        client_rate: rate limit of each client (default: that of the server)
+        burst: the most requests in a row
+        clients: number of independent clients (default: %(default)s)
+        workers: tasks of each client, each sending one request after another (default: 20)
+        demand: in place of the workers: requests per second of each client, at random times
+    """
+
+    algorithm: list[str] = option("NAME", choices=[*_ALGORITHMS, _NO_LIMITER])
+    guard: list[float] = option("SECONDS", duration)
+    client_rate: Rate | None = option("RATE", rate)
+    burst: float | None = option("N", number)
+    clients: int = option("N", whole_number(1000), 1)
+    workers: int | None = option("N", whole_number(10_000))
+    demand: float | None = option("N", number)
+
+    def __post_init__(self) -> None:
+        """Reject a contradiction."""
+        if self.workers and self.demand:
+            raise ValueError("--demand replaces the workers: leave out --workers")
 
 
-def _run(parser: argparse.ArgumentParser, run: Run, limits: Limits, clients: Clients) -> int:
-    lasting = run.seconds or max(_LEAST_SECONDS, _LEAST_PERIODS * limits.rate.period)
+def _run(parser: argparse.ArgumentParser, show: Show, world: World, clients: Clients) -> int:
     try:
-        outcomes = _outcomes(limits, clients, lasting, run.seed)
+        outcomes = _outcomes(world, clients)
     except ValueError as error:
         parser.error(str(error))
-    setting = _setting(limits, clients, lasting)
-    if run.json:
-        print_document(_document(limits, clients, lasting, run.seed, outcomes))
+    setting = _setting(world, clients)
+    if show.json:
+        print_document(_document(world, clients, outcomes))
     else:
         # A table that fits a terminal; in Markdown into a pipe.
         width = columns_of(sys.stdout)
         lines = [table(outcomes)] if width is None else fitted(cells(outcomes), width)
         print("\n".join([paragraph(setting, width), "", *lines]), flush=True)
-    if run.plot is None:
+    if show.plot is None:
         return 0
-    shown = min(lasting, _SHOWN * limits.rate.period)
+    shown = min(world.seconds, _SHOWN * world.rate.period)
     panels = [
         Panel(
             f"{name}: {it.sent} sent, {it.refused} throttled, {it.utilisation:.1%} used",
             [(arrival.at, arrival.refused) for arrival in it.arrivals if arrival.at < shown],
             shown,
-            limits.rate,
+            world.rate,
         )
         for name, it in outcomes.items()
     ]
-    return 0 if save(panels, setting, run.plot, sys.stderr if run.json else sys.stdout) else 1
+    return 0 if save(panels, setting, show.plot, sys.stderr if show.json else sys.stdout) else 1
 
 
-def _document(
-    limits: Limits, clients: Clients, lasting: float, seed: int, outcomes: Mapping[str, Outcome]
-) -> dict[str, object]:
+def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
     return {
         "server": {
-            "rate": limits.rate,
-            "algorithm": limits.server_algorithm,
-            "burst": limits.server_burst,
+            "rate": world.rate,
+            "algorithm": world.server_algorithm,
+            "burst": world.server_burst,
         },
         "clients": clients.clients,
-        "latency": limits.latency,
-        "jitter": limits.jitter,
-        "seconds": lasting,
-        "seed": seed,
+        "latency": world.latency,
+        "jitter": world.jitter,
+        "seconds": world.seconds,
+        "seed": world.seed,
         "outcomes": [
             {
                 "name": name,
@@ -221,18 +209,9 @@ def _known(wait: float) -> float | None:
     return None if math.isnan(wait) else wait
 
 
-def _outcomes(limits: Limits, clients: Clients, lasting: float, seed: int) -> dict[str, Outcome]:
-    if limits.server_burst and limits.server_algorithm != "token-bucket":
-        raise ValueError(
-            "--server-burst needs a token bucket: give --server-algorithm token-bucket"
-        )
-    if clients.workers and clients.demand:
-        raise ValueError("--demand replaces the workers: leave out --workers")
+def _outcomes(world: World, clients: Clients) -> dict[str, Outcome]:
     server = Server(
-        limits.rate,
-        limits.server_algorithm,
-        burst=limits.server_burst,
-        retry_after=limits.retry_after,
+        world.rate, world.server_algorithm, burst=world.server_burst, retry_after=world.retry_after
     )
     return {
         name: simulate(
@@ -241,12 +220,12 @@ def _outcomes(limits: Limits, clients: Clients, lasting: float, seed: int) -> di
             clients=clients.clients,
             workers=clients.workers or _WORKERS,
             demand=clients.demand,
-            latency=limits.latency,
-            jitter=limits.jitter,
-            seconds=lasting,
-            seed=seed,
+            latency=world.latency,
+            jitter=world.jitter,
+            seconds=world.seconds,
+            seed=world.seed,
         )
-        for name, limiter in _limiters(clients, clients.client_rate or limits.rate).items()
+        for name, limiter in _limiters(clients, clients.client_rate or world.rate).items()
     }
 
 
@@ -268,21 +247,19 @@ def _limiters(clients: Clients, kept_to: Rate) -> "dict[str, partial[RateLimiter
     return limiters
 
 
-def _setting(limits: Limits, clients: Clients, lasting: float) -> str:
-    rate_, burst = limits.rate, limits.server_burst
-    holding = f" holding {burst}" if burst else ""
+def _setting(world: World, clients: Clients) -> str:
+    holding = f" holding {world.server_burst}" if world.server_burst else ""
     count = "1 client" if clients.clients == 1 else f"{clients.clients} clients"
+    limit, period = _checks.number(world.rate.limit), _checks.number(world.rate.period)
     return (
-        f"A {limits.server_algorithm.replace('-', ' ')}{holding} of "
-        f"{_checks.number(rate_.limit)} in {_checks.number(rate_.period)} s, {count}, "
-        f"jitter {_checks.number(limits.jitter)} s, {_checks.number(lasting)} s"
+        f"A {world.server_algorithm.replace('-', ' ')}{holding} of {limit} in {period} s, {count}, "
+        f"jitter {_checks.number(world.jitter)} s, {_checks.number(world.seconds)} s"
     )
 
 
 COMMAND = Command(
+    text=__doc__,
     usage="[options]",
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
-    options={"": Run, "the server": Limits, "the clients": Clients},
+    options={"": Show, "the server": World, "the clients": Clients},
     run=_run,
 )

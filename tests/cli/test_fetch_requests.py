@@ -166,7 +166,7 @@ fields = st.sampled_from(["url", "method", "headers", "json", "data", "cost", "k
     resources=st.sampled_from([(), ("tokens",)]),
 )
 def test_any_line_is_a_job_or_a_problem(line: bytes, resources: tuple[str, ...]) -> None:
-    reader = JsonReader({"A": "b"}, resources=resources, keyed=True)
+    reader = JsonReader({"A": "b"}, resources, keyed=True)
     job = reader.read(Line("list", 7, line, len(line)))
     if job is not None:
         assert (job.request is None) == bool(job.problem)

@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import ClientResponse
-from yarl import URL
 
 from aiothrottle.aiohttp.adapter import discard, origin_of
 from aiothrottle.aiohttp.sender import Sender
@@ -26,9 +24,6 @@ from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.statistics import Waits
-
-if TYPE_CHECKING:
-    from aiothrottle.retry import Retry
 
 # A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
 _CUT_OFF = (
@@ -103,6 +98,7 @@ class _Work:
     since: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Crawl:
     """Fetches the URLs of all lines, and writes their records. Runs once.
 
@@ -114,37 +110,23 @@ class Crawl:
         redirects: The most redirects to follow.
         proxies: The proxies to send through; None: none.
         on_failure: Called with the record of every failure.
-        on_cut_off: Called with the URL of a body that was cut off and is asked for again, the
-            error, and the seconds until then.
+        trace: Called with what is sent and received, as a mark and a text; None: nobody asks.
     """
 
-    def __init__(
-        self,
-        sender: Sender,
-        lines: Lines,
-        reader: Reader,
-        results: Results,
-        *,
-        redirects: int = 0,
-        proxies: Proxies | None = None,
-        on_failure: Callable[[Record], None],
-        on_cut_off: Callable[[URL, Exception, float], None],
-    ) -> None:
-        self.lines: Lines = lines
-        self.tally: Tally = Tally()
-        self._sender = sender
-        self._retry: Retry = sender.retry
-        self._reader: Reader = reader
-        self._results = results
-        self._redirects = redirects
-        self._proxies = proxies
-        self._on_failure = on_failure
-        self._on_cut_off = on_cut_off
-        self._works: list[_Work] = []
-        self._stopping = False
-        self._throttling = dict[Hashable, None]()
-        self._list_error: ListError | None = None
-        self._ended_by: StoreUnavailable | None = None
+    sender: Sender
+    lines: Lines
+    reader: Reader
+    results: Results
+    redirects: int
+    proxies: Proxies | None
+    on_failure: Callable[[Record], None]
+    trace: Callable[[str, str], None] | None = None
+    tally: Tally = field(default_factory=Tally, init=False)
+    _works: list[_Work] = field(default_factory=list[_Work], init=False)
+    _stopping: bool = field(default=False, init=False)
+    _throttling: dict[Hashable, None] = field(default_factory=dict[Hashable, None], init=False)
+    _list_error: ListError | None = field(default=None, init=False)
+    _ended_by: StoreUnavailable | None = field(default=None, init=False)
 
     async def run(self, workers: int) -> None:
         """Fetch all URLs with this number of tasks, each with one URL in memory.
@@ -191,7 +173,7 @@ class Crawl:
     @property
     def pauses(self) -> tuple[int, float]:
         """The number of paused limiters, and the seconds left of the longest pause."""
-        limiter = self._sender.admission.limiter
+        limiter = self.sender.admission.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds
@@ -221,13 +203,13 @@ class Crawl:
         if self._list_error is not None:
             raise self._list_error
         try:
-            return self._reader.read(line)
+            return self.reader.read(line)
         except ListError as error:
             self._list_error = error
             raise
 
     async def _handle(self, work: _Work, line: Line, job: Job) -> None:
-        output = self._results.output
+        output = self.results.output
         if output.done.take(job.identity):
             self.tally.skipped += 1
             return
@@ -241,7 +223,7 @@ class Crawl:
         await output.write(record.line())
         self.tally.count(record)
         if record.failed:
-            self._on_failure(record)
+            self.on_failure(record)
 
     async def _fetch(self, work: _Work, job: Job, request: Request, record: Record) -> None:
         """Send a request, and follow its redirects; record what becomes of it."""
@@ -250,7 +232,7 @@ class Crawl:
         followed = 0
         try:
             while (target := await self._exchange(work, job, request, record)) is not None:
-                if followed == self._redirects:
+                if followed == self.redirects:
                     record.error = f"more than {followed} redirects"
                     break
                 followed += 1
@@ -279,7 +261,7 @@ class Crawl:
         ask = partial(self._ask, work, job, request)
         options = {"headers": request.headers, "data": request.data}
         while True:
-            response = await self._sender.request(
+            response = await self.sender.request(
                 request.method,
                 request.url,
                 ask,
@@ -291,19 +273,21 @@ class Crawl:
             try:
                 return await self._receive(work, job, request, response, record)
             except _CUT_OFF as error:
-                status = response.status
+                status, retry = response.status, self.sender.retry
                 # The sender would have retried such a response, had it been allowed.
-                given_up = status in self._retry.statuses or self._retry.is_throttled(status)
+                given_up = status in retry.statuses or retry.is_throttled(status)
                 delay = None if given_up else self._next_delay(work, request, None)
                 if delay is None:
                     raise
-                self._on_cut_off(request.url, error, delay)
+                if self.trace is not None:
+                    why, url = described(error), without_credentials(str(request.url))
+                    self.trace("*", f"{url}: {why}: next attempt in {delay:.3f} s")
             self._rest(work)
             await asyncio.sleep(delay)
 
     async def _ask(self, work: _Work, job: Job, request: Request, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        headers, proxies = request.headers, self._proxies
+        headers, proxies = request.headers, self.proxies
         proxy = None if proxies is None else proxies.of(request.url)
         if proxy is not None:
             headers = {**headers, **credentials_for(proxy, request.url)}
@@ -314,8 +298,11 @@ class Crawl:
         began = time.monotonic()
         work.waited += began - work.since
         self.tally.requests += 1
+        shown = "" if self.trace is None else without_credentials(str(request.url))
+        if self.trace is not None:
+            self.trace(">", f"{request.method} {shown}")
         try:
-            response = await self._sender.session.request(
+            response = await self.sender.session.request(
                 request.method,
                 request.url,
                 headers=headers,
@@ -324,13 +311,20 @@ class Crawl:
                 proxy=proxy,
             )
         except BaseException as error:
+            if self.trace is not None:
+                seconds = time.monotonic() - began
+                self.trace("!", f"{shown}: {described(error)} after {seconds:.3f} s")
             self._rest(work)
             if isinstance(error, TimeoutError):
                 # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
                 raise aiohttp.ServerTimeoutError from error
             raise
-        self.tally.answered(time.monotonic() - began)
-        if self._retry.is_throttled(response.status):
+        seconds = time.monotonic() - began
+        self.tally.answered(seconds)
+        if self.trace is not None:
+            shown = without_credentials(str(response.url))
+            self.trace("<", f"{response.status} {shown} in {seconds:.3f} s")
+        if self.sender.retry.is_throttled(response.status):
             self.tally.throttled += 1
             key = (job.throttle or {}).get("key")
             self._throttling[origin_of("", response.url) if key is None else key] = None
@@ -347,7 +341,7 @@ class Crawl:
             status: The status, with a Retry-After that is not too long; None: an exception.
         """
         made = work.attempts - work.before
-        return self._retry.next_delay(made, request.method, status=status, retry_after=0.0)
+        return self.sender.retry.next_delay(made, request.method, status=status, retry_after=0.0)
 
     def _rest(self, work: _Work) -> None:
         """Begin a wait, in the queue or before a retry."""
@@ -362,13 +356,13 @@ class Crawl:
         """Record a response with its body, or return the redirect to follow."""
         try:
             record.status = response.status
-            if self._redirects:
+            if self.redirects:
                 target = redirected(request, response.status, response.headers.get("Location"))
                 if target is not None:
                     await discard(response)
                     return target
             own = "" if job.identity == job.url else job.identity
-            await self._results.keep(response, record, request.url, own, work.number)
+            await self.results.keep(response, record, request.url, own, work.number)
             return None
         finally:
             if not response.closed:  # most are closed, as their bodies were read

@@ -9,7 +9,8 @@ No problem quotes a header or a body, which may be secret.
 import argparse
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, cast
 
 from yarl import URL
 
@@ -62,22 +63,15 @@ class Job(NamedTuple):
         return identity(self.url, self.id, self.number)
 
 
+@dataclass(frozen=True, slots=True)
 class UrlReader:
-    """Reads lines that are URLs, for which all else is the same.
+    """Reads lines that are URLs, for which all else is the same."""
 
-    Args:
-        method: The method of all requests.
-        headers: The headers of all requests.
-        data: The body of all requests.
-    """
-
+    method: str
+    headers: Mapping[str, str]
+    data: bytes | None
     #: The most bytes of a line.
-    longest = LONGEST
-
-    def __init__(self, method: str, headers: Mapping[str, str], data: bytes | None) -> None:
-        self._method = method
-        self._headers = headers
-        self._data = data
+    longest: ClassVar[int] = LONGEST
 
     def read(self, line: Line) -> Job | None:
         """Parse a line; return None if it is blank or a comment.
@@ -98,11 +92,12 @@ class UrlReader:
         has_credentials = address.url.raw_user is not None or address.url.raw_password is not None
         return Job(
             address.shown,
-            Request(self._method, address.url, self._headers, self._data),
+            Request(self.method, address.url, self.headers, self.data),
             number=line.place if has_credentials else None,
         )
 
 
+@dataclass(frozen=True, slots=True)
 class JsonReader:
     """Reads lines that are requests as JSON objects.
 
@@ -114,16 +109,12 @@ class JsonReader:
         keyed: Whether there is a limit for each key.
     """
 
+    headers: Mapping[str, str]
+    resources: Collection[str]
+    keyed: bool
     #: The most bytes of a line. A prompt with an image is long.
-    longest = 16 << 20
-
-    def __init__(
-        self, headers: Mapping[str, str], *, resources: Collection[str], keyed: bool
-    ) -> None:
-        self._headers = headers
-        self._resources = resources
-        self._keyed = keyed
-        self._ids = set[bytes]()
+    longest: ClassVar[int] = 16 << 20
+    _ids: set[bytes] = field(default_factory=set[bytes], init=False)
 
     def read(self, line: Line) -> Job | None:
         """Parse a line; return None if it is blank or a comment.
@@ -168,7 +159,7 @@ class JsonReader:
         body, kind = _body(fields)
         own = _headers(fields)
         names = {name.lower() for name in own}
-        headers = {name: it for name, it in self._headers.items() if name.lower() not in names}
+        headers = {name: it for name, it in self.headers.items() if name.lower() not in names}
         headers |= own
         if kind is not None and "content-type" not in map(str.lower, headers):
             headers["Content-Type"] = kind
@@ -178,7 +169,7 @@ class JsonReader:
         """Return the terms of a request, checked, as the retry loop would end the run by them."""
         throttle: Throttle = {}
         if (key := _text(fields, "key")) is not None:
-            if not self._keyed:
+            if not self.keyed:
                 raise ValueError(
                     "key chooses one of several limits: give --per-host or --per-host-concurrency"
                 )
@@ -190,7 +181,7 @@ class JsonReader:
         return throttle or None
 
     def _check_cost(self, cost: object) -> None:
-        if not self._resources:
+        if not self.resources:
             if isinstance(cost, dict):
                 raise TypeError(
                     "cost must be a number, as the limits name no resources; "
@@ -198,11 +189,11 @@ class JsonReader:
                 )
             check_number("cost", cost, "tokens", most=MOST)
             return
-        names = ", ".join(self._resources)
+        names = ", ".join(self.resources)
         if not isinstance(cost, dict):
             raise TypeError(f"cost must be an object of {names}, got {shown(cost):.100}")
         for name, tokens in cast("dict[str, object]", cost).items():
-            if name not in self._resources:
+            if name not in self.resources:
                 raise ValueError(f"cost may name {names}, got {shown(name):.100}")
             check_number(f"the cost in {name}", tokens, "tokens", most=MOST)
 

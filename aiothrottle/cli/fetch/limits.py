@@ -3,9 +3,10 @@
 import argparse
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from aiothrottle import llm
@@ -15,7 +16,7 @@ from aiothrottle.algorithms import TokenBucket
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.advice import usual_guard
 from aiothrottle.cli.fetch.store import StoreAddress
-from aiothrottle.cli.options import option, rate, seconds, whole_number
+from aiothrottle.cli.options import duration, option, rate, whole_number
 from aiothrottle.headers import PROFILES as VENDORS
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
@@ -76,7 +77,7 @@ def _named_rate(text: str) -> NamedRate:
     return NamedRate(name, rate(rest))
 
 
-def _by_resource(option_: str, given: Sequence[NamedRate]) -> Rates:
+def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
     """Return the rates of each resource, or a list if none is named."""
     named: dict[str, list[Rate]] = {}
     unnamed: list[Rate] = []
@@ -109,66 +110,44 @@ class Limiters(NamedTuple):
 class Limits:
     """The limits of a run.
 
+    Attributes:
+        rate: rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all
+            kept: 10/s,500/min, or repeat the option; with names, requests=500/min and
+            tokens=200000/min, a cost names its resources (default: none)
+        concurrency: limit of concurrent requests (default: %(default)s)
+        per_host: rate limit of each host, or of each key in a list of requests; several are all
+            kept (default: none)
+        per_host_concurrency: limit of concurrent requests to each host (default: that of
+            --concurrency)
+        burst: how many requests may be sent back to back; after that they are sent evenly, at the
+            average of the fastest rate (default: as many as the rates allow)
+        guard: safety margin added to the periods of all rates, since network delays vary (default:
+            5% of the shortest, at most 0.05)
+        store: share the rates with other runs through this store: redis://HOST:PORT, rediss://,
+            mongodb://, memcached:// (default: this run counts them itself)
+        store_key: runs with the same name share their rates (default: fetch)
+        profile: charge calls of language models their tokens, settle them by the responses, and
+            retry them as the SDKs do; needs --rate tokens=200000/min for openai, and rates of
+            input_tokens and output_tokens for anthropic
+
     Raises:
         ValueError: They contradict each other, or one has no effect.
     """
 
-    rate: list[NamedRate] = option(
-        "RATE",
-        "rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all "
-        "kept: 10/s,500/min, or repeat the option; with names, requests=500/min and "
-        "tokens=200000/min, a cost names its resources (default: none)",
-        _named_rates,
-        action="extend",
-    )
-    concurrency: int = option(
-        "N", "limit of concurrent requests (default: %(default)s)", whole_number(_MOST_AT_ONCE), 10
-    )
-    per_host: list[NamedRate] = option(
-        "RATE",
-        "rate limit of each host, or of each key in a list of requests; several are all kept "
-        "(default: none)",
-        _named_rates,
-        action="extend",
-    )
-    per_host_concurrency: int | None = option(
-        "N",
-        "limit of concurrent requests to each host (default: that of --concurrency)",
-        whole_number(_MOST_AT_ONCE),
-    )
-    burst: int | None = option(
-        "N",
-        "how many requests may be sent back to back; after that they are sent evenly, at the "
-        "average of the fastest rate (default: as many as the rates allow)",
-        whole_number(1_000_000),
-    )
-    guard: float | None = option(
-        "SECONDS",
-        "safety margin added to the periods of all rates, since network delays vary "
-        "(default: 5%% of the shortest, at most 0.05)",
-        seconds,
-    )
-    store: StoreAddress | None = option(
-        "URL",
-        "share the rates with other runs through this store: redis://HOST:PORT, rediss://, "
-        "mongodb://, memcached:// (default: this run counts them itself)",
-        _address,
-    )
-    store_key: str | None = option(
-        "NAME", "runs with the same name share their rates (default: fetch)"
-    )
-    profile: str | None = option(
-        None,
-        "charge calls of language models their tokens, settle them by the responses, and "
-        "retry them as the SDKs do; needs --rate tokens=200000/min for openai, and rates of "
-        "input_tokens and output_tokens for anthropic",
-        choices=[*_PROFILES],
-    )
+    rate: list[list[NamedRate]] = option("RATE", _named_rates)
+    concurrency: int = option("N", whole_number(_MOST_AT_ONCE), 10)
+    per_host: list[list[NamedRate]] = option("RATE", _named_rates)
+    per_host_concurrency: int | None = option("N", whole_number(_MOST_AT_ONCE))
+    burst: int | None = option("N", whole_number(1_000_000))
+    guard: float | None = option("SECONDS", duration)
+    store: StoreAddress | None = option("URL", _address)
+    store_key: str | None = option("NAME")
+    profile: str | None = option("", choices=[*_PROFILES])
 
     def __post_init__(self) -> None:
         """Reject limits without effect, and impossible combinations."""
-        self.rates: Rates = _by_resource("--rate", self.rate)
-        self.host_rates: Rates = _by_resource("--per-host", self.per_host)
+        self.rates: Rates = _by_resource("--rate", chain(*self.rate))
+        self.host_rates: Rates = _by_resource("--per-host", chain(*self.per_host))
         for given, why in (
             (self.guard, "--guard stretches the period of a rate"),
             (self.burst, "--burst bounds the use of a rate"),
@@ -287,7 +266,7 @@ class Limits:
             return {"guard": 0.0}
         guard = self.guard
         if guard is None:
-            guard = usual_guard(each.rate for each in [*self.rate, *self.per_host])
+            guard = usual_guard(each.rate for each in chain(*self.rate, *self.per_host))
         # The budgets of language models trickle back all the time.
         algorithm = None if self.profile is None else TokenBucket
         rated: dict[str, Any] = {"rate_limit": rates, "burst": self.burst}

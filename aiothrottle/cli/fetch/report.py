@@ -1,6 +1,6 @@
 """The messages of a run: failures, progress, the summary, and with --verbose each request and wait.
 
-No header is printed, as it may be secret. A run without --verbose pays nothing for it.
+No header is printed, as it may be secret.
 """
 
 import asyncio
@@ -8,16 +8,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TextIO
-
-import aiohttp
-from yarl import URL
 
 from aiothrottle.cli.fetch.crawl import Crawl, Tally
 from aiothrottle.cli.fetch.records import Record, described
 from aiothrottle.cli.options import flag
-from aiothrottle.cli.output import printable, without_credentials
+from aiothrottle.cli.output import printable
 from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, clock, percentiles
 from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 from aiothrottle.rate import Rate
@@ -30,18 +26,18 @@ _LOG = 10.0
 
 @dataclass(kw_only=True)
 class Messages:
-    """What is printed to standard error."""
+    """What is printed to standard error.
 
-    dashboard: bool = flag(
-        "serve a live page of the run, on this machine only; its URL is printed at the start"
-    )
-    quiet: bool = flag(
-        "no progress, no list of failures, no summary; errors that end the run are printed",
-        also="-q -s --silent",
-    )
-    verbose: bool = flag(
-        "print each request, response and wait to standard error, without headers", also="-v"
-    )
+    Attributes:
+        dashboard: serve a live page of the run, on this machine only; its URL is printed at the
+            start
+        quiet: no progress, no list of failures, no summary; errors that end the run are printed
+        verbose: print each request, response and wait to standard error, without headers
+    """
+
+    dashboard: bool = flag()
+    quiet: bool = flag("-q -s --silent")
+    verbose: bool = flag("-v")
 
     def __post_init__(self) -> None:
         """Reject a contradiction."""
@@ -53,24 +49,16 @@ class Report:
     """Prints what happens.
 
     Args:
+        wanted: What to print.
         screen: The stream. On a terminal there is a display, elsewhere a line every ten seconds.
-        quiet: Print only failures of the run itself.
-        verbose: Print each request, response and wait, too.
-        drawn: Whether there may be a display.
         rates: The rate limits of all requests.
+        drawn: Whether there may be a display.
     """
 
     def __init__(
-        self,
-        screen: TextIO,
-        *,
-        quiet: bool,
-        verbose: bool,
-        drawn: bool,
-        rates: Sequence[Rate],
+        self, wanted: Messages, screen: TextIO, rates: Sequence[Rate], *, drawn: bool
     ) -> None:
-        self._quiet = quiet
-        self._verbose = verbose
+        self._quiet = wanted.quiet
         self._display = Display(screen, drawn=drawn)
         self._failures = 0
         self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
@@ -96,8 +84,8 @@ class Report:
         """Print the progress of the run until cancelled."""
         if self._quiet:
             return
-        meter = self._meter
-        with self._display as display:
+        meter, display = self._meter, self._display
+        with display.drawing():
             due = time.monotonic() + _LOG
             while True:
                 now = time.monotonic()
@@ -106,10 +94,9 @@ class Report:
                     display.show(self._parts(crawl), meter.fraction, meter.left)
                 elif now >= due:
                     due += _LOG
-                    texts = [text for text, _ in self._parts(crawl)]
-                    if meter.fraction is not None:
-                        texts.insert(0, f"{int(100 * meter.fraction)} %")
-                    display.say("  ".join(filter(None, [*texts, meter.left])))
+                    percent = "" if meter.fraction is None else f"{int(100 * meter.fraction)} %"
+                    texts = [percent, *(text for text, _ in self._parts(crawl)), meter.left]
+                    display.say("  ".join(filter(None, texts)))
                 await asyncio.sleep(GLANCE)
 
     def _parts(self, crawl: Crawl) -> list[Part]:
@@ -124,10 +111,10 @@ class Report:
             f"{hosts}paused for {clock(math.ceil(seconds))}" if count else "",
         )
 
-    def ended(self, crawl: Crawl) -> None:
+    def ended(self, tally: Tally) -> None:
         """Print the summary."""
         if not self._quiet:
-            for line in _summary(crawl.tally, time.monotonic() - self._began_at):
+            for line in _summary(tally, time.monotonic() - self._began_at):
                 self.say(line)
 
     def besides(self, records: int) -> None:
@@ -140,61 +127,23 @@ class Report:
 
     # ---- with --verbose
 
-    def trace_configs(self) -> list[aiohttp.TraceConfig]:
-        """Return the observers of a session."""
-        if not self._verbose:
-            return []
-        config = aiohttp.TraceConfig()
-        config.on_request_start.append(self._start)
-        config.on_request_end.append(self._end)
-        config.on_request_exception.append(self._fail)
-        return [config]
-
     def observe(self, event: Event) -> None:
         """Print the waits of a limiter: the observer of its events."""
         match event:
             case Granted(waited=seconds) if seconds > 0:
-                self._trace("*", f"waited {seconds:.3f} s for the limits")
+                self.trace("*", f"waited {seconds:.3f} s for the limits")
             case Paused(key=key, seconds=seconds, reason=reason):
                 target = "all requests" if key is None else str(key)
-                self._trace("*", f"{target} paused for {seconds:.3f} s: {REASONS[reason]}")
+                self.trace("*", f"{target} paused for {seconds:.3f} s: {REASONS[reason]}")
             case Retried(delay=delay, attempt=attempt, status=status, error=error):
                 why = described(error) if error is not None else f"status {status}"
-                self._trace("*", f"{why}: attempt {attempt} in {delay:.3f} s")
+                self.trace("*", f"{why}: attempt {attempt} in {delay:.3f} s")
             case _:
                 pass
 
-    def cut_off(self, url: URL, error: Exception, delay: float) -> None:
-        """Print that a body is incomplete, and the seconds before the next attempt."""
-        why = described(error)
-        self._trace("*", f"{_shown(url)}: {why}: next attempt in {delay:.3f} s")
-
-    async def _start(
-        self, _: object, call: SimpleNamespace, sent: aiohttp.TraceRequestStartParams
-    ) -> None:
-        call.sent_at = time.monotonic()
-        self._trace(">", f"{sent.method} {_shown(sent.url)}")
-
-    async def _end(
-        self, _: object, call: SimpleNamespace, ended: aiohttp.TraceRequestEndParams
-    ) -> None:
-        seconds = time.monotonic() - call.sent_at
-        self._trace("<", f"{ended.response.status} {_shown(ended.url)} in {seconds:.3f} s")
-
-    async def _fail(
-        self, _: object, call: SimpleNamespace, failed: aiohttp.TraceRequestExceptionParams
-    ) -> None:
-        seconds = time.monotonic() - call.sent_at
-        why = described(failed.exception)
-        self._trace("!", f"{_shown(failed.url)}: {why} after {seconds:.3f} s")
-
-    def _trace(self, mark: str, text: str) -> None:
-        if self._verbose:
-            self.say(f"{mark} {time.monotonic() - self._began_at:.3f} {text}")
-
-
-def _shown(url: URL) -> str:
-    return without_credentials(str(url))
+    def trace(self, mark: str, text: str) -> None:
+        """Print what is sent or received, or why there is a wait, with the seconds so far."""
+        self.say(f"{mark} {time.monotonic() - self._began_at:.3f} {text}")
 
 
 def _summary(tally: Tally, seconds: float) -> Iterator[str]:

@@ -18,12 +18,12 @@ from yarl import URL
 from aiothrottle.cli.addresses import url_of
 from aiothrottle.cli.fetch.jobs import FORM, Request
 from aiothrottle.cli.options import (
+    duration,
     flag,
     header,
     method,
     option,
-    seconds,
-    some_seconds,
+    positive_duration,
     whole_number,
 )
 from aiothrottle.cli.output import without_credentials
@@ -46,61 +46,36 @@ def _data(text: str) -> bytes:
 
 @dataclass(kw_only=True)
 class Sending:
-    """What is sent, how often, and how it is connected."""
+    """What is sent, how often, and how it is connected.
 
-    method: str | None = option(
-        "METHOD", "(default: GET, or POST with --data)", method, also="-X --request"
-    )
-    header: list[tuple[str, str]] = option(
-        "'NAME: VALUE'",
-        "a header to send; may be repeated (default: none)",
-        header,
-        also="-H",
-        action="append",
-    )
-    data: bytes | None = option(
-        "DATA",
-        "a body to send, by POST unless -X says otherwise; @FILE sends the content of a file "
-        "(default: none)",
-        _data,
-        also="-d",
-    )
-    location: bool = flag(
-        "follow redirects; each step keeps to the limits of its host, and another origin gets "
-        "no body and no header that may be secret (default: a redirect is the result)",
-        also="-L",
-    )
-    max_redirs: int = option(
-        "N", "maximum number of redirects for a URL (default: %(default)s)", whole_number(1000), 50
-    )
-    retries: int = option(
-        "N",
-        "maximum number of retries for a URL: after 408, 429, 5xx (but 501, 505, 510 and 511), a "
-        "timeout, a lost connection, or a body that was cut off (default: %(default)s)",
-        whole_number(1000, least=0),
-        4,
-        also="--retry",
-    )
-    retry_all_methods: bool = flag(
-        "retry POST and PATCH like all others, although the server may have executed them "
-        "(default: only throttled ones)"
-    )
-    max_retry_after: float = option(
-        "SECONDS",
-        "give up a URL if the server asks for a longer wait (default: %(default)g)",
-        some_seconds,
-        3600.0,
-    )
-    max_time: float = option(
-        "SECONDS",
-        "timeout of one request with its response, without waits; 0: none (default: %(default)g)",
-        seconds,
-        300.0,
-        also="-m",
-    )
-    insecure: bool = flag(
-        "accept any certificate, also that of an attacker (default: it has to be valid)", also="-k"
-    )
+    Attributes:
+        method: (default: GET, or POST with --data)
+        header: a header to send; may be repeated (default: none)
+        data: a body to send, by POST unless -X says otherwise; @FILE sends the content of a file
+            (default: none)
+        location: follow redirects; each step keeps to the limits of its host, and another origin
+            gets no body and no header that may be secret (default: a redirect is the result)
+        max_redirs: maximum number of redirects for a URL (default: %(default)s)
+        retries: maximum number of retries for a URL: after 408, 429, 5xx (but 501, 505, 510 and
+            511), a timeout, a lost connection, or a body that was cut off (default: %(default)s)
+        retry_all_methods: retry POST and PATCH like all others, although the server may have
+            executed them (default: only throttled ones)
+        max_retry_after: give up a URL if the server asks for a longer wait (default: %(default)g)
+        max_time: timeout of one request with its response, without waits; 0: none (default:
+            %(default)g)
+        insecure: accept any certificate, also that of an attacker (default: it has to be valid)
+    """
+
+    method: str | None = option("-X --request METHOD", method)
+    header: list[tuple[str, str]] = option("-H 'NAME: VALUE'", header)
+    data: bytes | None = option("-d DATA", _data)
+    location: bool = flag("-L")
+    max_redirs: int = option("N", whole_number(1000), 50)
+    retries: int = option("--retry N", whole_number(1000, least=0), 4)
+    retry_all_methods: bool = flag()
+    max_retry_after: float = option("SECONDS", positive_duration, 3600.0)
+    max_time: float = option("-m SECONDS", duration, 300.0)
+    insecure: bool = flag("-k")
 
     @property
     def method_of_all(self) -> str:
@@ -124,11 +99,6 @@ class Sending:
             methods=[*Retry().methods, *(_UNSAFE if self.retry_all_methods else ())],
             max_retry_after=self.max_retry_after,
         )
-
-    @property
-    def redirects(self) -> int:
-        """The most redirects to follow."""
-        return self.max_redirs if self.location else 0
 
 
 # ---- redirects -----------------------------------------------------------------------------------

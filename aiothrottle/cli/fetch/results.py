@@ -52,43 +52,38 @@ def _size(text: str) -> int:
 
 @dataclass(kw_only=True)
 class Saved:
-    """What is saved of each response, and where."""
+    """What is saved of each response, and where.
 
-    output: Path | None = option(
-        "FILE", "write the records to this file (default: standard output)", Path, also="-o"
-    )
-    output_dir: Path | None = option(
-        "FOLDER",
-        "write each body to a file in this folder; the records name it, and are written to "
-        "index.jsonl there unless -o is given (default: the records have the bodies)",
-        Path,
-    )
-    resume: bool = flag(
-        "continue the output: URLs with a record, failures too, are not fetched again"
-    )
-    save_header: list[str] = option(
-        "NAME",
-        "keep this header of the responses; * keeps all; may be repeated (default: none)",
-        str.lower,
-        action="append",
-    )
-    max_filesize: int | None = option(
-        "BYTES",
-        "a longer body is a failure; 1k, 1m, 1g (default: 16m, unlimited with --output-dir)",
-        _size,
-    )
+    Attributes:
+        output: write the records to this file (default: standard output)
+        output_dir: write each body to a file in this folder; the records name it, and are written
+            to index.jsonl there unless -o is given (default: the records have the bodies)
+        resume: continue the output: URLs with a record, failures too, are not fetched again
+        save_header: keep this header of the responses; * keeps all; may be repeated (default: none)
+        max_filesize: a longer body is a failure; 1k, 1m, 1g (default: 16m, unlimited with
+            --output-dir)
+    """
+
+    output: Path | None = option("-o FILE", Path)
+    output_dir: Path | None = option("FOLDER", Path)
+    resume: bool = flag()
+    save_header: list[str] = option("NAME", str.lower)
+    max_filesize: int | None = option("BYTES", _size)
 
     def __post_init__(self) -> None:
         """Reject a resume of nothing."""
         if self.resume and self.output is None and self.output_dir is None:
             raise ValueError("--resume needs a file to continue: give --output or --output-dir")
 
-    def is_output(self, name: str) -> bool:
-        """Return whether a file is that of the records."""
-        try:
-            return self.output is not None and self.output.samefile(name)
-        except OSError:  # one of them does not exist
-            return False
+    def check(self, option_: str, name: str) -> None:
+        """Reject a list that is the output.
+
+        Raises:
+            ValueError: It is.
+        """
+        with contextlib.suppress(OSError):  # one of them does not exist
+            if self.output is not None and self.output.samefile(name):
+                raise ValueError(f"{option_} and --output are the same file: name another output")
 
     def open(self) -> "Results":
         """Open the output, and the folder.
@@ -108,27 +103,21 @@ class Saved:
         return Results(output, folder, frozenset(self.save_header), longest)
 
 
+@dataclass(frozen=True, slots=True)
 class Results:
     """Keeps of each response what is wanted.
 
-    Args:
+    Attributes:
         output: Receives a record of each URL.
         folder: Receives the bodies; None: they are in the records.
         headers: Names of response headers, in lower case; ``"*"`` keeps all.
         longest: The most bytes of a body; None: no limit.
     """
 
-    def __init__(
-        self,
-        output: "Output",
-        folder: "Folder | None",
-        headers: frozenset[str],
-        longest: int | None,
-    ) -> None:
-        self.output: Output = output
-        self._folder = folder
-        self._headers = headers
-        self._longest = longest
+    output: "Output"
+    folder: "Folder | None"
+    headers: frozenset[str]
+    longest: int | None
 
     async def keep(
         self, response: ClientResponse, record: Record, url: URL, identity: str, worker: int
@@ -146,15 +135,15 @@ class Results:
             OutputError: The body cannot be written.
             ValueError: The body is too long.
         """
-        if self._headers:
-            record.headers = _chosen(response, self._headers)
-        if self._folder is None:
+        if self.headers:
+            record.headers = _chosen(response, self.headers)
+        if self.folder is None:
             record.body = await self._read(response)
             record.charset = response.charset
             return
         async with aclosing(self._chunks(response)) as chunks:
             name = file_name(url, response.content_type, identity)
-            record.file = await self._folder.keep(name, worker, chunks)
+            record.file = await self.folder.keep(name, worker, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
         if response.content.is_eof():  # most bodies are complete by now
@@ -172,8 +161,8 @@ class Results:
             yield chunk
 
     def _check_size(self, size: int) -> None:
-        if self._longest is not None and size > self._longest:
-            raise ValueError(f"the body is longer than {self._longest} bytes (--max-filesize)")
+        if self.longest is not None and size > self.longest:
+            raise ValueError(f"the body is longer than {self.longest} bytes (--max-filesize)")
 
 
 def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
