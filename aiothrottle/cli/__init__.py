@@ -14,7 +14,7 @@ from aiothrottle import __version__
 if TYPE_CHECKING:
     from aiothrottle.cli.options import Command
 
-__all__ = ["main", "make_parser"]
+__all__ = ["full_parser", "main"]
 
 # Each is a module here, whose COMMAND has its options and runs it.
 _COMMANDS = {
@@ -86,7 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
     Raises:
         SystemExit: As `main`.
     """
-    parser = make_parser()
+    parser = _make_parser()
     name = parser.parse_args(arguments[:1]).command
     if name is None:
         parser.print_help()
@@ -112,13 +112,18 @@ def _parse(own: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
         own.error(str(error))
 
 
+def full_parser() -> argparse.ArgumentParser:
+    """Return a parser with the arguments of all commands."""
+    return _make_parser(filled=True)
+
+
 def _load(name: str) -> "Command":
     # Imported late, so that fetch does not load what only simulate needs.
     command: Command = import_module(f"{__name__}.{name}").COMMAND
     return command
 
 
-def make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
+def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
     """Make the parser of the arguments before those of a command, or of those, too."""
     parser = _Parser(prog="aiothrottle", description="Stay under the limits of the APIs you call.")
     parser.add_argument("--version", action="version", version=f"aiothrottle {__version__}")

@@ -158,12 +158,9 @@ def _rate_of(policy: Policy) -> Rate | None:
         return Rate(policy.quota, policy.window)
     if policy.reset_after:
         # A window is at least as long as its rest.
-        return Rate(policy.quota, _usual_from(policy.reset_after))
+        rest = policy.reset_after
+        return Rate(policy.quota, float(next((it for it in _USUAL if it >= rest), rest)))
     return None
-
-
-def _usual_from(seconds: float) -> float:
-    return float(next((period for period in _USUAL if period >= seconds), seconds))
 
 
 def written(rate: Rate) -> str:

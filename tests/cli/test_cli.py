@@ -1,5 +1,6 @@
 """The command line: its help, the arguments that it rejects, and the scripts that complete it."""
 
+import gzip
 import io
 import os
 import shlex
@@ -183,6 +184,10 @@ def test_list_in_the_other_format_is_rejected(tmp_path: Path, command: Command, 
         (error,) = ended.messages.splitlines()
         assert f"give it with {other}" in error
         assert (ended.status, out.read_text()) == (2, "")
+    listed.write_bytes(gzip.compress(line.encode()))
+    ended = command("fetch", "-i", listed, "-o", out)
+    assert "the list is compressed: gzip -dc FILE | aiothrottle fetch" in ended.messages
+    assert (ended.status, out.read_text()) == (2, "")
 
 
 def test_fetch_needs_a_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

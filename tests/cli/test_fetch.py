@@ -46,6 +46,25 @@ def test_invalid_lines_become_records(tmp_path: Path, fetch: Command, serve: Ser
     assert not re.search("sec/?ret", f"{ended.records} {ended.messages}")
 
 
+def test_lists_are_read_in_their_order(tmp_path: Path, fetch: Command, serve: Serve) -> None:
+    server = serve()
+    given, *lists = ([f"{server.url}{name}{n}" for n in range(3)] for name in "abc")
+    options: list[object] = []
+    for number, urls in enumerate(lists):
+        listed = tmp_path / f"{number}.txt"
+        listed.write_text("\n".join(urls))
+        options += ["-i", listed]
+    ended = fetch(*given, *options, "--concurrency", "1")
+    assert (ended.status, [it["url"] for it in ended.records]) == (
+        0,
+        [*given, *lists[0], *lists[1]],
+    )
+    (tmp_path / "1.txt").write_text("no url")
+    (tmp_path / "0.txt").write_text("\n\n")
+    (record,) = fetch(*options).records
+    assert record["error"].startswith(f"{tmp_path / '1.txt'}, line 1: is no URL")
+
+
 def test_refused_connection_fails_only_its_url(fetch: Command, serve: Serve) -> None:
     with background() as server:
         unreachable = str(server.url)

@@ -12,6 +12,7 @@ from functools import partial
 
 import aiohttp
 from aiohttp import ClientResponse
+from yarl import URL
 
 from aiothrottle.aiohttp.adapter import discard, origin_of
 from aiothrottle.aiohttp.sender import Sender
@@ -279,9 +280,8 @@ class Crawl:
                 delay = None if given_up else self._next_delay(work, request, None)
                 if delay is None:
                     raise
-                if self.trace is not None:
-                    why, url = described(error), without_credentials(str(request.url))
-                    self.trace("*", f"{url}: {why}: next attempt in {delay:.3f} s")
+                why = described(error)
+                self._trace("*", "", request.url, f": {why}: next attempt in {delay:.3f} s")
             self._rest(work)
             await asyncio.sleep(delay)
 
@@ -298,9 +298,7 @@ class Crawl:
         began = time.monotonic()
         work.waited += began - work.since
         self.tally.requests += 1
-        shown = "" if self.trace is None else without_credentials(str(request.url))
-        if self.trace is not None:
-            self.trace(">", f"{request.method} {shown}")
+        self._trace(">", f"{request.method} ", request.url)
         try:
             response = await self.sender.session.request(
                 request.method,
@@ -311,9 +309,8 @@ class Crawl:
                 proxy=proxy,
             )
         except BaseException as error:
-            if self.trace is not None:
-                seconds = time.monotonic() - began
-                self.trace("!", f"{shown}: {described(error)} after {seconds:.3f} s")
+            why, seconds = described(error), time.monotonic() - began
+            self._trace("!", "", request.url, f": {why} after {seconds:.3f} s")
             self._rest(work)
             if isinstance(error, TimeoutError):
                 # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
@@ -321,9 +318,7 @@ class Crawl:
             raise
         seconds = time.monotonic() - began
         self.tally.answered(seconds)
-        if self.trace is not None:
-            shown = without_credentials(str(response.url))
-            self.trace("<", f"{response.status} {shown} in {seconds:.3f} s")
+        self._trace("<", f"{response.status} ", response.url, f" in {seconds:.3f} s")
         if self.sender.retry.is_throttled(response.status):
             self.tally.throttled += 1
             key = (job.throttle or {}).get("key")
@@ -331,6 +326,10 @@ class Crawl:
         if self._next_delay(work, request, response.status) is not None:
             self._rest(work)
         return response
+
+    def _trace(self, mark: str, before: str, url: URL, after: str = "") -> None:
+        if self.trace is not None:
+            self.trace(mark, f"{before}{without_credentials(str(url))}{after}")
 
     def _next_delay(self, work: _Work, request: Request, status: int | None) -> float | None:
         """Return the seconds before another attempt; None: there is none.

@@ -197,17 +197,17 @@ class Limits:
         ahead = self.keyed and self.store is None
         return max(self.concurrency, _AHEAD) if ahead else self.concurrency
 
-    def options(self, retry: Retry) -> Options:
+    def options(self, base: Retry) -> Options:
         """Return the options of the integration that sends, by the profile.
 
         Args:
-            retry: Its attempts and waits are kept; what is retried is up to the profile.
+            base: Its attempts and waits are kept; what is retried is up to the profile.
 
         Raises:
             ValueError: A resource of the profile has no limit.
         """
         if self.profile is None:
-            return Options(retry=retry)
+            return Options(retry=base)
         headers, make, resources = _PROFILES[self.profile]
         limits = self.resources
         if not limits.keys() >= {*resources}:
@@ -219,11 +219,12 @@ class Limits:
         # No request is charged more than the least limit before its response.
         most = [max(1, int(limits[resource])) for resource in resources]
         own = make(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
-        waits = retry.max_retry_after
         return Options(
             cost=own["cost"],
             settle=own["settle"],
-            retry=replace(own["retry"], attempts=retry.attempts, max_retry_after=waits),
+            retry=replace(
+                own["retry"], attempts=base.attempts, max_retry_after=base.max_retry_after
+            ),
             profiles=[replace(headers, hosts=("*",))],
         )
 
