@@ -7,13 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import aiothrottle
-from aiothrottle.cli import main
+from aiothrottle.cli import full_parser, main
 from tests.cli.conftest import Command
 from tests.support.background import COMMAND, ENVIRONMENT, STRICT
 
@@ -44,6 +46,19 @@ def test_scripts_and_help_name_all_commands(command: Command) -> None:
         assert ended.status == 0
         for name in ("fetch", "probe", "simulate", "demo", "completion", "rate"):
             assert name in ended.printed
+
+
+def test_help_has_every_option_in_80_columns(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The help of an option stands in a docstring, which may lack it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    (commands,) = (it for it in full_parser()._actions if isinstance(it.choices, dict))
+    for name, parser in cast("dict[str, ArgumentParser]", commands.choices).items():
+        assert [it.dest for it in parser._actions if not it.help] == [], name
+        printed = command(name, "--help").printed
+        assert [line for line in printed.splitlines() if len(line) > 80] == [], name
+        assert "examples:" in printed.lower()
 
 
 def test_module_imports_only_what_a_command_needs() -> None:
