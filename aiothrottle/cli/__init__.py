@@ -7,14 +7,16 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiothrottle import __version__
 
+if TYPE_CHECKING:
+    from aiothrottle.cli.options import Command
+
 __all__ = ["full_parser", "main"]
 
-# Each is a package here, whose `command`.fill adds its arguments to a parser, `execute` runs it.
+# Each is a module here, whose COMMAND has its options and runs it.
 _COMMANDS = {
     "fetch": "fetch lists of URLs, under limits",
     "probe": "ask a server for its limits, and print the limiter that keeps to them",
@@ -89,14 +91,13 @@ def _run(arguments: Sequence[str]) -> int:
     if name is None:
         parser.print_help()
         return 0
-    # Imported late, so that fetch does not load what only simulate needs.
-    module = _module(name)
-    command = _Parser(prog=f"{parser.prog} {name}", exit_on_error=False)
-    module.fill(command)
-    return int(module.execute(command, _parse(command, arguments[1:])))
+    own = _Parser(prog=f"{parser.prog} {name}", exit_on_error=False)
+    command = _load(name)
+    command.fill(own)
+    return command.execute(own, _parse(own, arguments[1:]))
 
 
-def _parse(command: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(own: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of a command; print no usage where it would not explain the error.
 
     Raises:
@@ -104,11 +105,11 @@ def _parse(command: argparse.ArgumentParser, arguments: Sequence[str]) -> argpar
     """
     try:
         # Intermixed: a URL may follow an option, as with curl.
-        return command.parse_intermixed_args(arguments)
+        return own.parse_intermixed_args(arguments)
     except argparse.ArgumentError as error:
         if isinstance(error.__context__, argparse.ArgumentTypeError):  # the value is invalid
-            command.exit(2, f"{command.prog}: error: {error}\n")
-        command.error(str(error))
+            own.exit(2, f"{own.prog}: error: {error}\n")
+        own.error(str(error))
 
 
 def full_parser() -> argparse.ArgumentParser:
@@ -116,8 +117,10 @@ def full_parser() -> argparse.ArgumentParser:
     return _make_parser(filled=True)
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"{__name__}.{name}.command")
+def _load(name: str) -> "Command":
+    # Imported late, so that fetch does not load what only simulate needs.
+    command: Command = import_module(f"{__name__}.{name}").COMMAND
+    return command
 
 
 def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
@@ -128,5 +131,5 @@ def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
     for name, summary in _COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if filled:
-            _module(name).fill(command)
+            _load(name).fill(command)
     return parser

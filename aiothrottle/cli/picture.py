@@ -4,7 +4,6 @@
 # pyright: reportUnknownMemberType=false
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -17,8 +16,6 @@ from aiothrottle.rate import Rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["SUFFIXES", "Panel", "matplotlib_is_missing", "save"]
 
 #: The valid endings of a picture's name.
 SUFFIXES = (".png", ".svg")
@@ -44,14 +41,10 @@ class Panel:
     rate: Rate
 
     @property
-    def width(self) -> float:
-        """The width of a bar in seconds."""
-        return max(self.rate.period / _BARS, self.seconds / _MOST_BARS)
-
-    def bars(self, *, throttled: bool) -> list[int]:
-        """Count the arrivals of one kind in each bar."""
-        counts = Counter(int(at / self.width) for at, kind in self.arrivals if kind == throttled)
-        return [counts[bar] for bar in range(int(self.seconds / self.width) + 1)]
+    def edges(self) -> list[float]:
+        """The edges of the bars."""
+        width = max(self.rate.period / _BARS, self.seconds / _MOST_BARS)
+        return [bar * width for bar in range(int(self.seconds / width) + 2)]
 
     def rolling_count(self) -> tuple[list[float], list[int]]:
         """Give the instants at which the count of the last period changes, and to what."""
@@ -101,18 +94,15 @@ def _figure_class() -> "type[Figure]":
 
 
 def _draw_panel(panel: Panel, axes: "Axes") -> None:
-    rate, width = panel.rate, panel.width
-    admitted, throttled = panel.bars(throttled=False), panel.bars(throttled=True)
-    places = [(bar + 0.5) * width for bar in range(len(admitted))]
+    rate, edges = panel.rate, panel.edges
     instants, counts = panel.rolling_count()
-    axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {number(width, 3)} s")
-    axes.bar(
-        places,
-        throttled,
-        width,
-        admitted,
-        color="#d55e00",
-        label=f"throttled per {number(width, 3)} s",
+    kinds = ("admitted", "throttled")
+    axes.hist(
+        [[at for at, throttled in panel.arrivals if throttled == kind] for kind in (False, True)],
+        edges,
+        stacked=True,
+        color=["#0072b2", "#d55e00"],
+        label=[f"{kind} per {number(edges[1], 3)} s" for kind in kinds],
     )
     axes.step(
         instants, counts, "#555555", where="post", label=f"sent in the last {number(rate.period)} s"

@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from aiothrottle import Rate, RateLimiter
-from aiothrottle.cli.demo.crawl import Terms
-from aiothrottle.cli.demo.run import run_demo
+from aiothrottle.cli.demo import Terms, run_demo
 from aiothrottle.cli.picture import Panel
 from tests.cli.conftest import Command
 
@@ -62,9 +61,9 @@ def test_failed_crawl_has_its_problem(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Terms, "patience", 0.3)
-    terms = Terms(rate=Rate(10, 0.2), pages=12)
+    terms = Terms(rate=Rate(10, 0.2), pages=12, json=as_json)
     # Pages that are throttled are asked for again after a second.
-    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8), as_json=as_json) == 1
+    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
     printed, complaint = capsys.readouterr()
     assert complaint.startswith("\naiothrottle's crawl failed: ")
     for problem in ("of 12 pages are missing", "requests were throttled"):
@@ -126,15 +125,12 @@ def test_simulation_compares_algorithms_and_prints_no_nan(command: Command) -> N
 # ---- the picture -----------------------------------------------------------------------------
 
 
-def test_picture_counts_every_arrival_once_and_over_the_last_period() -> None:
-    requests = [(0.0, False), (0.25, False), (0.5, True), (0.75, False), (2.5, False), (2.5, True)]
-    panel = Panel("a crawl", requests, 3.0, Rate(10, 5.0))
-    assert panel.width == 0.5
-    assert panel.bars(throttled=False) == [2, 1, 0, 0, 0, 1, 0]
-    assert panel.bars(throttled=True) == [0, 1, 0, 0, 0, 1, 0]
-    many = Panel("a crawl", [(0.0, False), (2999.0, False)], 3000.0, Rate(10))
-    bars = many.bars(throttled=False)
-    assert (len(bars), sum(bars)) == (401, 2)
+def test_picture_has_bars_for_all_arrivals_and_counts_the_last_period() -> None:
+    edges = Panel("a crawl", [], 3.0, Rate(10, 5.0)).edges
+    assert edges == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
+    edges = Panel("a crawl", [], 3000.0, Rate(10)).edges
+    assert len(edges) == 402
+    assert edges[-1] > 3000.0
     requests = [(0.0, False), (0.5, False), (1.0, False), (2.5, True)]
     instants, counts = Panel("a crawl", requests, 3.0, Rate(10)).rolling_count()
     assert instants == [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5]

@@ -1,9 +1,8 @@
-"""How `aiothrottle fetch` connects: proxies, certificates, credentials and cookies."""
+"""How `aiothrottle fetch` connects: proxies, certificates, credentials."""
 
 import base64
 import os
 import ssl
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,11 +13,10 @@ import trustme
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle.cli.fetch.sending.cookies import read_cookies
-from aiothrottle.cli.fetch.sending.proxies import choose_proxies, proxy_of
+from aiothrottle.cli.fetch.requests import proxies_of
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import Seen, always, by_path, noting, to, urls_of
-from tests.support.background import in_thread
+from tests.support.background import ENVIRONMENT, in_thread, start
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +28,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 AUTHORITY = trustme.CA()
-
-
-@pytest.fixture
-def trust(tmp_path: Path) -> list[object]:
-    """The options that trust the authority."""
-    AUTHORITY.cert_pem.write_to_path(tmp_path / "authority")
-    return ["--cacert", tmp_path / "authority"]
 
 
 def listening(handler: Callable[[Any], Any], *, tls: bool = False) -> AbstractContextManager[str]:
@@ -87,24 +78,30 @@ URLS = ["http://one.test/a?b", "http://two.test:81/"]
 
 
 @pytest.mark.parametrize("scheme", ["http://", "", "https://"])
-def test_requests_go_through_the_proxy(scheme: str, trust: list[object], fetch: Command) -> None:
+def test_requests_go_through_the_proxy(
+    scheme: str, fetch: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = list[Asked]()
     with proxy(asked, tls=scheme == "https://") as address:
-        ended = fetch(*URLS, "--proxy", f"{scheme}{address}", *trust)
+        monkeypatch.setenv("all_proxy", f"{scheme}{address}")
+        ended = fetch(*URLS, "--insecure")
     assert sorted(it[:3] for it in asked) == [("GET", url, None) for url in URLS]
     assert {it["url"]: it["body"] for it in ended.records} == {it: f"proxied {it}" for it in URLS}
 
 
-def test_proxy_gets_its_credentials_on_each_request(fetch: Command) -> None:
+def test_proxy_gets_its_credentials_on_each_request(
+    fetch: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, urls = list[Asked](), ["http://one.test/a", "http://one.test/b", "https://two.test/"]
-    run = [*urls, "--concurrency", "1", "-v", "--retry", "0", "-u", "you:word", "-x"]
+    run = [*urls, "--concurrency", "1", "-v", "--retry", "0", "-H", "Authorization: Basic word"]
     with proxy(asked) as address:
-        ended = fetch(*run, f"me:s%40cret@{address}")
+        monkeypatch.setenv("all_proxy", f"me:s%40cret@{address}")
+        ended = fetch(*run)
     targets = [("GET", urls[0]), ("GET", urls[1]), ("CONNECT", "two.test:443")]
     assert [it[:3] for it in asked] == [(*it, basic("me:s@cret")) for it in targets]
     assert asked[0].connection is asked[1].connection, "it has them on one that is reused, too"
     assert "cret" not in f"{ended.records} {ended.messages}"
-    ended = fetch(*run, f"me:s%40cret@{address}")  # it is gone
+    ended = fetch(*run)  # it is gone
     assert all("Cannot connect" in record["error"] for record in ended.records)
     assert "cret" not in f"{ended.records} {ended.messages}"
 
@@ -116,7 +113,8 @@ def test_no_proxy_is_direct(fetch: Command, serve: Serve, monkeypatch: pytest.Mo
         monkeypatch.setenv("NO_PROXY", "other.test, 127.0.0.1")
         assert fetch(server.url).status == 0
         assert (len(asked), server.audit.sent) == (0, 1)
-        assert fetch(server.url, "--noproxy", "").status == 0
+        monkeypatch.setenv("NO_PROXY", "")
+        assert fetch(server.url).status == 0
         assert (len(asked), server.audit.sent) == (1, 1)
 
 
@@ -127,7 +125,7 @@ def test_variables_choose_the_proxy_of_each_host() -> None:
         "HTTPS_PROXY": "http://two:2",
         "no_proxy": ".a.local, PORT.org:8080,10.0.0.0/8 ,::1,*.star.org,",
     }
-    proxies = choose_proxies(None, None, environment)
+    proxies = proxies_of(environment)
     assert proxies is not None
     through = ["example.org", "nota.local", "port.org", "11.1.2.3"]
     directly = ["a.local", "b.a.local", "port.org:8080", "10.1.2.3", "[::1]:99", "x.star.org"]
@@ -135,43 +133,50 @@ def test_variables_choose_the_proxy_of_each_host() -> None:
     assert {proxies.of(URL(f"http://{host}/")) for host in [*directly, "star.org"]} == {None}
     assert proxies.of(URL("https://example.org/")) == URL("http://two:2")
     for url in ("http://a.org/", "http://127.0.0.1/"):
-        proxies = choose_proxies(proxy_of("p:1"), "*", {})
+        proxies = proxies_of({"all_proxy": "p:1", "no_proxy": "*"})
         assert proxies is not None
         assert proxies.of(URL(url)) is None
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        assert choose_proxies(None, None, {name: "p:1"}) is not None
-    assert choose_proxies(None, None, {"http_proxy": "", "HTTP_PROXY": "http://p"}) is None
+        assert proxies_of({name: "p:1"}) is not None
+    assert proxies_of({"http_proxy": "", "HTTP_PROXY": "http://p"}) is None
     # In a CGI program a client chooses it.
-    assert choose_proxies(None, None, {"HTTP_PROXY": "http://p", "REQUEST_METHOD": "GET"}) is None
+    assert proxies_of({"HTTP_PROXY": "http://p", "REQUEST_METHOD": "GET"}) is None
 
 
 def test_invalid_proxy_of_the_environment_is_named(
     fetch: Command, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To ignore it would send directly what its user wants to go through it."""
-    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
-    ended = fetch("http://127.0.0.1:1/")
-    assert (ended.status, out.exists()) == (2, False)
-    assert "the environment variable ALL_PROXY must be a proxy such as" in ended.messages
-    assert "secret" not in ended.messages
+    for wrong in ("socks5://me:secret@127.0.0.1:1", "http://", "http://h:port"):
+        monkeypatch.setenv("ALL_PROXY", wrong)
+        ended = fetch("http://127.0.0.1:1/")
+        assert (ended.status, out.exists()) == (2, False)
+        assert "the environment variable ALL_PROXY must be a proxy such as" in ended.messages
+        assert f"got {wrong.replace('me:secret', '***')!r}" in ended.messages
 
 
 # ---- certificates ----------------------------------------------------------------------------
 
 
-def test_certificate_has_to_be_valid(trust: list[object], tmp_path: Path, fetch: Command) -> None:
-    trustme.CA().cert_pem.write_to_path(tmp_path / "other")
+def test_certificate_has_to_be_valid(
+    tmp_path: Path, fetch: Command, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    AUTHORITY.cert_pem.write_to_path(ours)
+    trustme.CA().cert_pem.write_to_path(other)
     with listening(always(body="in secret"), tls=True) as address:
         url = f"https://{address}/"
-        for untrusting in [], ["--cacert", tmp_path / "other"]:
-            record = fetch(url, *untrusting).record
-            assert "CERTIFICATE_VERIFY_FAILED" in record["error"]
-            assert record["attempts"] == 1, "another attempt would find the same certificate"
-        for trusting in trust, ["-k"], ["--insecure"]:
-            assert fetch(url, *trusting).record["body"] == "in secret"
-        ended = fetch(url, "-k", *trust)
-    assert ended.status == 2
-    assert "--insecure checks no certificate: leave out --cacert" in ended.messages
+        record = fetch(url).record
+        assert "CERTIFICATE_VERIFY_FAILED" in record["error"]
+        assert record["attempts"] == 1, "another attempt would find the same certificate"
+        for insecure in "-k", "--insecure":
+            assert fetch(url, insecure).record["body"] == "in secret"
+        # The authorities of OpenSSL's variable are trusted.
+        for file, status in (ours, 0), (other, 1):
+            monkeypatch.setitem(ENVIRONMENT, "SSL_CERT_FILE", str(file))
+            out.unlink()
+            with start("fetch", url, "-o", str(out)) as process:
+                assert process.wait(60) == status
 
 
 # ---- credentials -----------------------------------------------------------------------------
@@ -186,10 +191,10 @@ def test_secrets_are_sent_to_the_first_origin_only(fetch: Command, serve: Serve)
     seen, seen_there = list[Seen](), list[Seen]()
     other = serve(noting(seen_there))
     server = serve(noting(seen, by_path({"a": to("/b"), "b": to(f"{other.url}there")})))
-    secrets = ["-u", "m\u00e9:p:ss", "-b", "id=1", "-H", "X-Mine: secret", "-d", "secret"]
-    harmless = ["-H", "Accept: a/b", "-A", "me"]
-    assert fetch(f"{server.url}a", "-L", *secrets, *harmless).status == 0
     credentials = basic("m\u00e9:p:ss")
+    secrets = ["-H", f"Authorization: {credentials}", "-H", "Cookie: id=1", "-d", "secret"]
+    harmless = ["-H", "Accept: a/b", "-H", "User-Agent: me"]
+    assert fetch(f"{server.url}a", "-L", *secrets, *harmless, "-H", "X-Mine: secret").status == 0
     assert sent(seen) == [("/a", credentials, "id=1"), ("/b", credentials, "id=1")]
     (there,) = seen_there
     assert (there.method, there.path, there.body) == ("GET", "/there", "")
@@ -198,60 +203,14 @@ def test_secrets_are_sent_to_the_first_origin_only(fetch: Command, serve: Serve)
     assert (there.headers["accept"], there.headers["user-agent"]) == ("a/b", "me")
 
 
-def test_credentials_of_a_url_precede_user(fetch: Command, serve: Serve) -> None:
+def test_credentials_of_a_url_precede_a_header(fetch: Command, serve: Serve) -> None:
     seen = list[Seen]()
-    user = "m\udce9:yours"  # as Python decodes bytes that are no UTF-8
     own, usual, token = urls_of(serve(noting(seen)), ["own", "usual", "token"])
     urls = [own.replace("//", "//me:mine@"), usual, token.replace("//", "//:only@")]
-    assert fetch(*urls, "-u", user, "--concurrency", "1").status == 0
+    header = f"authorization: {basic('all:ours')}"
+    assert fetch(*urls, "-H", header, "--concurrency", "1").status == 0
     assert sent(seen) == [
         ("/own", basic("me:mine"), None),
-        ("/usual", basic(user), None),
+        ("/usual", basic("all:ours"), None),
         ("/token", basic(":only"), None),
     ]
-
-
-# ---- cookies ---------------------------------------------------------------------------------
-
-SETTING = always(Set_Cookie="got={a:1}; Path=/")
-
-
-def test_cookies_are_sent_and_a_wrong_line_is_an_error(fetch: Command, serve: Serve) -> None:
-    seen = list[Seen]()
-    run = [*urls_of(serve(noting(seen, SETTING)), "ab"), "--concurrency", "1"]
-    assert fetch(*run, "-b", "one=1; two=2", "--cookie", "three=3").status == 0
-    assert fetch(*run).status == 0
-    cookies = [cookie for _, _, cookie in sent(seen)]
-    assert cookies == ["one=1; two=2; three=3"] * 2 + [None] * 2
-    good = ["a.org", "TRUE", "/", "FALSE", "0", "name", "value"]
-    assert len([*read_cookies("\t".join(good))]) == 1
-    wrong = {0: "[::1]:8.@", 1: "yes", 3: "", 4: "nan", 5: "", 6: "a\x07"}
-    for place, text in wrong.items():
-        with pytest.raises(ValueError, match="line 1 is no cookie"):
-            list(read_cookies("\t".join([*good[:place], text, *good[place + 1 :]])))
-
-
-def test_cookies_are_kept_with_a_file(tmp_path: Path, fetch: Command, serve: Serve) -> None:
-    file = tmp_path / "cookies.txt"
-    now = int(time.time())
-    file.write_text(
-        "# Netscape HTTP Cookie File\n\n"
-        "127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\ts1\n"
-        f'#HttpOnly_127.0.0.1\tFALSE\t/\tFALSE\t{now + 1000}\tlater\t"x y"\n'
-        f"127.0.0.1\tFALSE\t/\tFALSE\t{now - 1000}\tearlier\t3\n"
-        "127.0.0.1\tFALSE\t/deep\tFALSE\t0\tdeep\t4\n"
-        "127.0.0.1\tFALSE\t/\tTRUE\t0\tsecure\t5\n"
-        ".example.org\tTRUE\t/\tFALSE\t0\tother\t6\n"
-    )
-    seen, seen_there = list[Seen](), list[Seen]()
-    there = str(serve(noting(seen_there)).url).replace("127.0.0.1", "localhost")
-    server = serve(noting(seen, by_path({"a": to(there), "b": SETTING, "c": always()})))
-    run = [*urls_of(server, "abc"), "-L", "--concurrency", "1"]
-    assert fetch(*run, "-b", file).status == 0
-    cookies = [sorted((cookie or "").split("; ")) for _, _, cookie in sent(seen)]
-    begin = ['later="x y"', "session=s1"]
-    assert cookies == [begin, begin, sorted([*begin, "got={a:1}"])]
-    assert [cookie for _, _, cookie in sent(seen_there)] == [None], "another host"
-    seen.clear()
-    assert fetch(*run, "-b", "").status == 0
-    assert [cookie for _, _, cookie in sent(seen)] == [None, None, "got={a:1}"]

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import encodings.aliases
-import gzip
 import io
 import json
 import sys
@@ -17,16 +16,14 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from aiothrottle import Rate
-from aiothrottle.cli.fetch.reading.addresses import LONGEST, read_address
-from aiothrottle.cli.fetch.reading.gunzip import decompressed
-from aiothrottle.cli.fetch.reading.jobs import Request
-from aiothrottle.cli.fetch.reading.lines import Line, Lines, Source, Splitter
-from aiothrottle.cli.fetch.results.folder import Folder, file_name
-from aiothrottle.cli.fetch.results.output import OutputError, open_output
-from aiothrottle.cli.fetch.results.progress import Meter, Progress
-from aiothrottle.cli.fetch.results.record import Record
-from aiothrottle.cli.fetch.results.tally import Tally
-from aiothrottle.cli.fetch.sending.redirects import redirected
+from aiothrottle.cli.addresses import LONGEST, read_address
+from aiothrottle.cli.fetch.crawl import Tally
+from aiothrottle.cli.fetch.jobs import Request
+from aiothrottle.cli.fetch.lines import Line, Lines, Source, Splitter
+from aiothrottle.cli.fetch.records import Record
+from aiothrottle.cli.fetch.requests import redirected
+from aiothrottle.cli.fetch.results import Folder, OutputError, file_name, open_output
+from aiothrottle.cli.progress import Meter
 
 # ---- lines -----------------------------------------------------------------------------------
 
@@ -71,30 +68,6 @@ async def test_long_lines_are_taken_one_by_one(few: int, ahead: int) -> None:
     ends.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 5)
     assert len(taken) <= ahead + 3
-
-
-def unpacked(packed: bytes, step: int = 1 << 16) -> bytes:
-    source = io.BytesIO(packed)
-    read = decompressed("list.gz", lambda size: source.read(min(size, step)))
-    chunks = list(iter(lambda: read(100), b""))
-    assert all(len(chunk) <= 100 for chunk in chunks), "a small file may unpack to gigabytes"
-    return b"".join(chunks)
-
-
-@given(st.lists(st.binary(max_size=300)), st.integers(1, 50), st.integers(0, 20))
-def test_gzip_is_unpacked_whatever_its_members(members: list[bytes], step: int, zeros: int) -> None:
-    packed = b"".join(map(gzip.compress, members)) + b"\0" * zeros
-    assert unpacked(packed, step) == b"".join(members)
-
-
-def test_cut_or_damaged_gzip_is_an_error() -> None:
-    packed = gzip.compress(b"http://a/\n" * 1000)
-    for end in range(1, len(packed)):
-        with pytest.raises(OSError, match=r"list\.gz is cut off: the end of its gzip is missing"):
-            unpacked(packed[:end])
-    for damaged in (b"http://a/\n", packed[:-8] + bytes(8), packed + b"http://a/\n"):
-        with pytest.raises(OSError, match=r"list\.gz is damaged, or is no gzip"):
-            unpacked(damaged)
 
 
 # ---- addresses -------------------------------------------------------------------------------
@@ -338,32 +311,29 @@ def test_redirect_to_no_http_url_is_rejected() -> None:
 # ---- progress --------------------------------------------------------------------------------
 
 
-def test_progress_line_has_every_known_part() -> None:
-    progress = Progress(
-        done="500 done",
-        failed=2,
-        throttled=3,
-        fraction=0.25,
-        left=30.9,
-        rate=480.0,
-        limit=Rate(500, 60),
-        latency=(0.123, 4.567),
-        pauses=(2, 89.1),
-    )
-    assert progress.line() == (
-        "25 %  500 done  2 failed  3 throttled  480 of 500/min  latency p50 120 ms, p95 4.6 s  "
-        "2 hosts paused for 1:30  0:30 left"
-    )
-    assert Progress(done="0 done").line() == "0 done  0.0/s"
-    times = {10: "0:10 left", 9990: "2:46:30 left", 200_000: "2 d 7 h left"}
-    assert {left: Progress(done="", left=left).time_left() for left in times} == times
+def test_progress_has_every_known_part() -> None:
+    meter = Meter(Rate(500, 60))
+    for mark in ((0, 0, 0.0), (30, 480, 0.25)):
+        meter.mark(*mark)
+    parts = meter.parts("500 done", 2, 3, "latency p50 120 ms", "2 hosts paused for 1:30")
+    assert [text for text, _ in parts] == [
+        *("500 done", "2 failed", "3 throttled", "480 of 500/min", "latency p50 120 ms"),
+        "2 hosts paused for 1:30",
+    ]
+    assert meter.left == "1:30 left"
+    assert Meter().parts("0 done", 0, 0) == [("0 done", "bold"), ("0.0/s", "")]
+    for seconds, text in {10: "0:10 left", 9990: "2:46:30 left", 200_000: "2 d 7 h left"}.items():
+        meter = Meter()
+        for mark in ((0, 0, 0.0), (16, 0, 16 / (seconds + 16.5))):
+            meter.mark(*mark)
+        assert meter.left == text
 
 
 def test_rate_time_left_and_latency_are_current() -> None:
     for marks, rate, left in (
-        ([(0, 0, 0.0), (100, 70, 0.0), (105, 80, 0.0)], 2.0, None),
-        ([(0, 0, 0.0), (100, 0, 0.5), (110, 0, 0.6)], 0.0, pytest.approx(40.0)),
-        ([(0, 0, 0.5), (10, 0, 0.5)], 0.0, None),
+        ([(0, 0, 0.0), (100, 70, 0.0), (105, 80, 0.0)], 2.0, ""),
+        ([(0, 0, 0.0), (100, 0, 0.5), (110, 0, 0.5999)], 0.0, "0:40 left"),
+        ([(0, 0, 0.5), (10, 0, 0.5)], 0.0, ""),
     ):
         meter = Meter()
         for mark in marks:

@@ -10,8 +10,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.cli.fetch.reading.json_lines import JsonReader
-from aiothrottle.cli.fetch.reading.lines import Line
+from aiothrottle.cli.fetch.jobs import JsonReader
+from aiothrottle.cli.fetch.lines import Line
 from tests.cli.conftest import Command, Jobs, Record, Serve, records_of
 from tests.cli.handlers import Seen, always, noting
 from tests.llm.calling import prompt_of
@@ -166,7 +166,7 @@ fields = st.sampled_from(["url", "method", "headers", "json", "data", "cost", "k
     resources=st.sampled_from([(), ("tokens",)]),
 )
 def test_any_line_is_a_job_or_a_problem(line: bytes, resources: tuple[str, ...]) -> None:
-    reader = JsonReader({"A": "b"}, resources=resources, keyed=True)
+    reader = JsonReader({"A": "b"}, resources, keyed=True)
     job = reader.read(Line("list", 7, line, len(line)))
     if job is not None:
         assert (job.request is None) == bool(job.problem)

@@ -1,5 +1,6 @@
 """`aiothrottle fetch --store`: rates that several runs share."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -86,6 +87,23 @@ def test_missing_store_is_an_error_without_its_password(
         assert f"argument --store: {scheme}://*** cannot be read: write {scheme}://USER:" in error
         assert "sec" not in error
         assert "ret" not in error
+
+
+def test_driver_that_does_not_close_ends_the_run_all_the_same(
+    fetch: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """emcache waits for its task that connects, which may lose its cancellation."""
+    emcache = pytest.importorskip("emcache.client")
+    close = emcache._Client.close
+
+    async def close_and_wait(client: object) -> None:
+        await close(client)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(emcache._Client, "close", close_and_wait)
+    ended = fetch("http://127.0.0.1:1/", "--rate", "1", "--store", "memcached://127.0.0.1:1")
+    assert ended.status == 2
+    assert "argument --store: memcached://127.0.0.1:1: memcached: no answer" in ended.messages
 
 
 # Of each store, and of each sign that should have been escaped in a password.

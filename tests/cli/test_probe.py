@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from aiothrottle import Rate, RateLimiter
-from aiothrottle.cli.probe import search
-from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen, usual_guard
+from aiothrottle.cli import search
+from aiothrottle.cli.advice import Advice, Sighting, reported, seen, usual_guard
 from aiothrottle.headers import Policy, ServerLimits
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import always, hang_up, in_turn
@@ -193,7 +193,7 @@ def test_reported_or_observed_limit_is_a_rate() -> None:
 def test_suggested_line_is_python_that_makes_a_limiter() -> None:
     rates = (Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5))
     for advice in (Advice((Rate(10),), burst=1), Advice(rates, burst=2)):
-        assert isinstance(eval(advice.line(), {"RateLimiter": RateLimiter}), RateLimiter)
+        assert isinstance(eval(advice.python, {"RateLimiter": RateLimiter}), RateLimiter)
         assert isinstance(advice.limiter(8), RateLimiter)
     # The guard costs at most a twentieth.
     assert usual_guard([]) == usual_guard([Rate(5, 60)]) == 0.05

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import Rate
-from aiothrottle.cli.probe.search import Reply, Search, Tried
-from aiothrottle.cli.suggestion import Advice, Sighting
+from aiothrottle.cli.advice import Advice, Sighting
+from aiothrottle.cli.search import Reply, Search, Tried
 from aiothrottle.testing.algorithms import (
     FixedWindow,
     ServerAlgorithm,
@@ -76,7 +76,7 @@ class World:
         while not (await self.send()).throttled:
             admitted += 1
         burst = Sighting(admitted, now() - began_at, self._retry_after, throttled=True)
-        search = Search(self.send, most=most, reported=reported, progress=progress)
+        search = Search(self.send, most, reported=reported, progress=progress)
         return await search.run(burst)
 
     async def use(self, advice: Advice, seconds: float) -> tuple[int, int]:

@@ -9,12 +9,12 @@ from typing import Any
 
 atheris: Any = importlib.import_module("atheris")
 with atheris.instrument_imports(
-    include=["aiothrottle.cli.fetch", "aiothrottle.cli.terminal", "yarl"]
+    include=["aiothrottle.cli.fetch", "aiothrottle.cli.addresses", "aiothrottle.cli.output", "yarl"]
 ):
-    from aiothrottle.cli.fetch.reading.addresses import read_address
-    from aiothrottle.cli.fetch.reading.lines import Line, Splitter
-    from aiothrottle.cli.fetch.results.folder import file_name
-    from aiothrottle.cli.terminal import printable
+    from aiothrottle.cli.addresses import read_address
+    from aiothrottle.cli.fetch.lines import Line, Splitter
+    from aiothrottle.cli.fetch.results import file_name
+    from aiothrottle.cli.output import printable
 
 LONGEST = 64
 

@@ -53,7 +53,7 @@ def changes_tls(source: str) -> set[str]:
 def test_no_module_runs_text_or_touches_tls() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in SOURCES}
     assert {path: found for path, it in sources.items() if (found := runs_text(it))} == {}
-    # The options --insecure and --cacert, which the user has to give.
+    # The option --insecure, which the user has to give.
     touching = [path for path, it in sources.items() if changes_tls(it)]
     assert all(path.is_relative_to(PACKAGE / "cli") for path in touching)
     assert [changes_tls(sources[path]) for path in touching] == [{"ssl="}]

@@ -1,19 +1,22 @@
-"""Prints failures, progress and the summary of a run."""
+"""The messages of a run: failures, progress, the summary, and with --verbose each request and wait.
+
+No header is printed, as it may be secret.
+"""
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
-from aiothrottle.cli.display import GLANCE, Display
-from aiothrottle.cli.fetch.results.progress import Meter, Progress
-from aiothrottle.cli.fetch.results.record import Record
-from aiothrottle.cli.fetch.results.tally import counted
-from aiothrottle.cli.fetch.sending.crawl import Crawl
-from aiothrottle.cli.terminal import printable
+from aiothrottle.cli.fetch.crawl import Crawl, Tally
+from aiothrottle.cli.fetch.records import Record, described
+from aiothrottle.cli.options import flag
+from aiothrottle.cli.output import printable
+from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, clock, percentiles
+from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 from aiothrottle.rate import Rate
-
-__all__ = ["Report"]
 
 # Failures printed one by one. All are in the output.
 _PRINTED = 10
@@ -21,25 +24,41 @@ _PRINTED = 10
 _LOG = 10.0
 
 
+@dataclass(kw_only=True)
+class Messages:
+    """What is printed to standard error.
+
+    Attributes:
+        dashboard: serve a live page of the run, on this machine only; its URL is printed at the
+            start
+        quiet: no progress, no list of failures, no summary; errors that end the run are printed
+        verbose: print each request, response and wait to standard error, without headers
+    """
+
+    dashboard: bool = flag()
+    quiet: bool = flag("-q -s --silent")
+    verbose: bool = flag("-v")
+
+    def __post_init__(self) -> None:
+        """Reject a contradiction."""
+        if self.quiet and self.verbose:
+            raise ValueError("--quiet and --verbose: give one of them")
+
+
 class Report:
     """Prints what happens.
 
     Args:
+        wanted: What to print.
         screen: The stream. On a terminal there is a display, elsewhere a line every ten seconds.
-        quiet: Print only failures of the run itself.
-        drawn: Whether there may be a display.
         rates: The rate limits of all requests.
+        drawn: Whether there may be a display.
     """
 
     def __init__(
-        self,
-        screen: TextIO,
-        *,
-        quiet: bool = False,
-        drawn: bool = True,
-        rates: Sequence[Rate] = (),
+        self, wanted: Messages, screen: TextIO, rates: Sequence[Rate], *, drawn: bool
     ) -> None:
-        self._quiet = quiet
+        self._quiet = wanted.quiet
         self._display = Display(screen, drawn=drawn)
         self._failures = 0
         self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
@@ -65,51 +84,89 @@ class Report:
         """Print the progress of the run until cancelled."""
         if self._quiet:
             return
-        with self._display as display:
+        meter, display = self._meter, self._display
+        with display.drawing():
             due = time.monotonic() + _LOG
             while True:
                 now = time.monotonic()
-                self._meter.mark(now, crawl.tally.requests, crawl.lines.fraction)
+                meter.mark(now, crawl.tally.requests, crawl.lines.fraction)
                 if display.is_live:
-                    progress = self._progress(crawl)
-                    display.show(progress.parts(), progress.fraction, progress.time_left())
+                    display.show(self._parts(crawl), meter.fraction, meter.left)
                 elif now >= due:
                     due += _LOG
-                    display.say(self._progress(crawl).line())
+                    percent = "" if meter.fraction is None else f"{int(100 * meter.fraction)} %"
+                    texts = [percent, *(text for text, _ in self._parts(crawl)), meter.left]
+                    display.say("  ".join(filter(None, texts)))
                 await asyncio.sleep(GLANCE)
 
-    def facts(self, crawl: Crawl) -> dict[str, str]:
-        """Return the progress of the run as numbers with their names."""
-        tally, fraction = crawl.tally, crawl.lines.fraction
-        facts = {"URLs done": f"{tally.done:,}", "failed": f"{tally.failed:,}"}
-        if fraction is not None:
-            facts["of the list"] = f"{int(100 * fraction)} %"
-        return facts
+    def _parts(self, crawl: Crawl) -> list[Part]:
+        tally, (count, seconds) = crawl.tally, crawl.pauses
+        latency = tally.latency()
+        hosts = f"{count} hosts " if count > 1 else ""
+        return self._meter.parts(
+            f"{tally.done} done",
+            tally.failed,
+            tally.throttled,
+            "" if latency is None else f"latency {percentiles(latency)}",
+            f"{hosts}paused for {clock(math.ceil(seconds))}" if count else "",
+        )
 
-    def ended(self, crawl: Crawl) -> None:
+    def ended(self, tally: Tally) -> None:
         """Print the summary."""
         if not self._quiet:
-            for line in crawl.tally.summary(time.monotonic() - self._began_at):
+            for line in _summary(tally, time.monotonic() - self._began_at):
                 self.say(line)
 
     def besides(self, records: int) -> None:
         """Print the number of records without a URL in the list, which may be another list's."""
         if records and not self._quiet:
             self.say(
-                f"The output also has {counted(records, 'record')} of URLs that are not in this "
+                f"The output also has {_counted(records, 'record')} of URLs that are not in this "
                 "list."
             )
 
-    def _progress(self, crawl: Crawl) -> Progress:
-        tally, meter = crawl.tally, self._meter
-        return Progress(
-            done=f"{tally.done} done",
-            failed=tally.failed,
-            throttled=tally.throttled,
-            fraction=crawl.lines.fraction,
-            left=meter.left,
-            rate=meter.rate,
-            limit=meter.limit,
-            latency=tally.latency(),
-            pauses=crawl.pauses,
+    # ---- with --verbose
+
+    def observe(self, event: Event) -> None:
+        """Print the waits of a limiter: the observer of its events."""
+        match event:
+            case Granted(waited=seconds) if seconds > 0:
+                self.trace("*", f"waited {seconds:.3f} s for the limits")
+            case Paused(key=key, seconds=seconds, reason=reason):
+                target = "all requests" if key is None else str(key)
+                self.trace("*", f"{target} paused for {seconds:.3f} s: {REASONS[reason]}")
+            case Retried(delay=delay, attempt=attempt, status=status, error=error):
+                why = described(error) if error is not None else f"status {status}"
+                self.trace("*", f"{why}: attempt {attempt} in {delay:.3f} s")
+            case _:
+                pass
+
+    def trace(self, mark: str, text: str) -> None:
+        """Print what is sent or received, or why there is a wait, with the seconds so far."""
+        self.say(f"{mark} {time.monotonic() - self._began_at:.3f} {text}")
+
+
+def _summary(tally: Tally, seconds: float) -> Iterator[str]:
+    """Yield the lines of the summary."""
+    speed = f", {tally.requests / seconds:.1f} requests/s" if seconds >= 1 else ""
+    skipped = f", {tally.skipped} were done before" if tally.skipped else ""
+    yield (
+        f"{_counted(tally.done, 'URL')} in {seconds:.1f} s{speed}: "
+        f"{tally.done - tally.failed} fetched, {tally.failed} failed{skipped}."
+    )
+    if tally.requests:
+        yield (
+            f"{_counted(tally.requests, 'request')}, {tally.throttled} throttled by the server; "
+            f"a URL waited {tally.waited / max(1, tally.done):.2f} s on average."
         )
+    if (latency := tally.latency()) is not None:
+        yield f"Latency: {percentiles(latency)}."
+    none = tally.done - tally.statuses.total()
+    statuses = [f"{status}: {count}" for status, count in sorted(tally.statuses.items())]
+    if tally.failed:
+        yield f"By status: {', '.join([*statuses, f'none: {none}'] if none else statuses)}."
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return the count with its noun, in the plural if needed."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""Searches the rate that a server admits in the long run: ``aiothrottle probe --find-limit``.
+"""Searches the rate that a server admits in the long run: `aiothrottle probe --find-limit`.
 
 Nothing is advised that was not tried: a limiter with the very arguments of the advice sends
 requests for some seconds, and not one of them is throttled. A burst that is welcome is not the
@@ -11,17 +11,15 @@ between the two paces, the fastest first. Before each try the server has time to
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aiothrottle._checks import number
-from aiothrottle.cli.suggestion import Advice, Sighting, readable_rate
+from aiothrottle.cli.advice import Advice, Sighting, readable_rate
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
-
-__all__ = ["LONGEST_WAIT", "Reply", "Search", "Tried", "advices", "candidates"]
 
 #: Seconds. A server that lets a client wait longer is not waited for.
 LONGEST_WAIT = 30.0
@@ -92,32 +90,27 @@ class _Climb(NamedTuple):
     throttled: float
 
 
+@dataclass(slots=True, eq=False)
 class Search:
     """A search, after a burst that ended with a throttled request.
 
     Args:
         send: Sends a request.
-        most: The most requests to send.
+        left: The requests that it may still send.
         at_once: The number of concurrent requests.
         reported: The rates that the server reports.
         progress: Called with a line about each step.
+
+    Attributes:
+        wait: The seconds without requests that the server needs after a throttled one.
     """
 
-    def __init__(
-        self,
-        send: Callable[[], Awaitable[Reply]],
-        *,
-        most: int,
-        at_once: int = 1,
-        reported: Sequence[Rate] = (),
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._send = send
-        self._left = most
-        self._at_once = at_once
-        self._reported = tuple(reported)
-        self._progress = progress
-        self._wait = _REST
+    send: Callable[[], Awaitable[Reply]]
+    left: int
+    at_once: int = 1
+    reported: tuple[Rate, ...] = ()
+    progress: Callable[[str], None] = lambda _: None
+    wait: float = field(default=0.0, init=False)
 
     async def run(self, burst: Sighting) -> Tried | None:
         """Search, and return the first try that passed.
@@ -126,11 +119,11 @@ class Search:
             Otherwise the last try; None if there was none: the server lets clients wait too long,
             or there are too few requests.
         """
-        self._wait = max(_REST, burst.retry_after or 0.0)
+        self.wait = max(_REST, burst.retry_after or 0.0)
         tried = None
         await self._recover()
-        if self._reported and self._goes_on:
-            tried = await self._try(Advice(self._reported), _TRY_SECONDS)
+        if self.reported and self._goes_on:
+            tried = await self._try(Advice(self.reported), _TRY_SECONDS)
             if tried.passed:
                 return tried
         climb = await self._climb(burst)
@@ -147,32 +140,22 @@ class Search:
         return tried
 
     @property
-    def left(self) -> int:
-        """The requests that it may still send."""
-        return self._left
-
-    @property
-    def wait(self) -> float:
-        """The seconds without requests that the server needs after a throttled one."""
-        return self._wait
-
-    @property
     def _goes_on(self) -> bool:
-        return self._left > 0 and self._wait <= LONGEST_WAIT
+        return self.left > 0 and self.wait <= LONGEST_WAIT
 
     async def _recover(self) -> None:
         """Wait until the server admits a request after the burst; that is how long it takes."""
         while self._goes_on:
-            self._progress(f"waiting {number(self._wait, 3)} s")
-            await asyncio.sleep(self._wait)
+            self.progress(f"waiting {number(self.wait, 3)} s")
+            await asyncio.sleep(self.wait)
             if not (await self._counted()).throttled:
                 return
-            self._wait *= 2
+            self.wait *= 2
 
     async def _climb(self, burst: Sighting) -> _Climb:
         """Send evenly and ever faster until a request is throttled."""
         clock = asyncio.get_running_loop().time
-        pace = burst.admitted / (burst.seconds + self._wait)
+        pace = burst.admitted / (burst.seconds + self.wait)
         clean = 0.0
         while self._goes_on:
             await asyncio.sleep(1 / pace)  # since the last request of the step before
@@ -187,7 +170,7 @@ class Search:
                 return _Climb(clean, pace)
             else:  # still in the wake of the burst, or that slow
                 pace /= 2
-                await asyncio.sleep(self._wait)
+                await asyncio.sleep(self.wait)
         return _Climb(clean, math.inf)
 
     async def _measure(self, climb: _Climb, burst: Sighting) -> float:
@@ -215,25 +198,25 @@ class Search:
         if seconds > _LONGEST_TRY:
             return False
         clock = asyncio.get_running_loop().time
-        await asyncio.sleep(self._wait)
+        await asyncio.sleep(self.wait)
         began_at = clock()
         count = await self._pace(pace, seconds, tolerated=0)
         return not count.throttled and count.sent - measured * (clock() - began_at) > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
-        self._progress(f"trying {advice.line()}")
-        await asyncio.sleep(self._wait)
+        self.progress(f"trying {advice.python}")
+        await asyncio.sleep(self.wait)
         began_at = asyncio.get_running_loop().time()
         tolerated = _TOLERATED if advice.spaced else 0
-        count = await self._send_for(advice.limiter(self._at_once), seconds, tolerated=tolerated)
+        count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
         lasted = asyncio.get_running_loop().time() - began_at
-        passed = count.throttled <= tolerated and self._left > 0
+        passed = count.throttled <= tolerated and self.left > 0
         return Tried(advice, count.sent, lasted, passed, count.throttled)
 
     async def _pace(self, rate: float, seconds: float, *, tolerated: float = math.inf) -> _Count:
-        self._progress(f"sending {number(rate, 3)} a second")
+        self.progress(f"sending {number(rate, 3)} a second")
         every = Rate(1, 1 / rate)
-        limiter = RateLimiter(every, guard=0.0, concurrency_limit=self._at_once)
+        limiter = RateLimiter(every, guard=0.0, concurrency_limit=self.at_once)
         return await self._send_for(limiter, seconds, tolerated=tolerated)
 
     async def _send_for(self, limiter: RateLimiter, seconds: float, *, tolerated: float) -> _Count:
@@ -243,7 +226,7 @@ class Search:
         count = _Count()
 
         async def work() -> None:
-            while self._left > 0 and count.throttled <= tolerated:
+            while self.left > 0 and count.throttled <= tolerated:
                 try:
                     async with limiter.throttle(timeout=max(end - clock(), 0.0)):
                         reply = await self._counted()
@@ -255,14 +238,14 @@ class Search:
                     return
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._at_once):
+            for _ in range(self.at_once):
                 group.create_task(work())
         return count
 
     async def _counted(self) -> Reply:
-        self._left -= 1
-        reply = await self._send()
-        self._wait = max(self._wait, reply.retry_after or 0.0)
+        self.left -= 1
+        reply = await self.send()
+        self.wait = max(self.wait, reply.retry_after or 0.0)
         return reply
 
 

@@ -9,8 +9,6 @@ from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 
-__all__ = ["Advice", "Sighting", "readable_rate", "reported", "seen", "usual_guard", "written"]
-
 # Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
 _NAMES = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
@@ -81,12 +79,13 @@ class Advice:
             concurrency_limit=concurrency_limit,
         )
 
-    def line(self) -> str:
-        """Return the Python expression of the limiter.
+    @property
+    def python(self) -> str:
+        """The expression of the limiter.
 
-        >>> Advice((Rate(10), Rate(500, 60))).line()
+        >>> Advice((Rate(10), Rate(500, 60))).python
         'RateLimiter(["10/s", "500/min"], guard=0.05)'
-        >>> Advice((Rate(20),), burst=1).line()
+        >>> Advice((Rate(20),), burst=1).python
         'RateLimiter("20/s", burst=1, guard=0.05)'
         """
         words = [f'"{written(rate)}"' for rate in dict.fromkeys(self.rates)]
@@ -159,12 +158,9 @@ def _rate_of(policy: Policy) -> Rate | None:
         return Rate(policy.quota, policy.window)
     if policy.reset_after:
         # A window is at least as long as its rest.
-        return Rate(policy.quota, _usual_from(policy.reset_after))
+        rest = policy.reset_after
+        return Rate(policy.quota, float(next((it for it in _USUAL if it >= rest), rest)))
     return None
-
-
-def _usual_from(seconds: float) -> float:
-    return float(next((period for period in _USUAL if period >= seconds), seconds))
 
 
 def written(rate: Rate) -> str:

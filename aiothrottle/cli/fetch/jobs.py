@@ -1,4 +1,6 @@
-"""Reads requests as JSON lines: ``{"url": ..., "method": ..., "json": ...}``.
+"""One line of a list as a job: what to send and on which terms, or the problem with the line. Pure.
+
+There are two formats of lists: URLs, and requests as JSON lines, ``{"url": ..., "json": ...}``.
 
 Invariant: whatever a line contains, `read` returns a job that can be sent, or one with a problem.
 No problem quotes a header or a body, which may be secret.
@@ -7,26 +9,95 @@ No problem quotes a header or a body, which may be secret.
 import argparse
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, NoReturn, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, cast
+
+from yarl import URL
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle.amounts import MOST
-from aiothrottle.cli.arguments import header, method
-from aiothrottle.cli.fetch.reading.addresses import Address, read_address
-from aiothrottle.cli.fetch.reading.jobs import Job, ListError, Request
-from aiothrottle.cli.fetch.reading.lines import Line
-from aiothrottle.cli.fetch.results.output import digest
-from aiothrottle.cli.fetch.results.record import Id
+from aiothrottle.cli.addresses import LONGEST, Address, read_address
+from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.records import Id, digest, identity
+from aiothrottle.cli.options import header, method
 from aiothrottle.hooks import Throttle
 
-__all__ = ["JsonReader"]
-
+FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
 _FIELDS = ("url", "method", "headers", "json", "data", "cost", "key", "id")
 # They would contradict the body, and its end would be taken for the next request.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
-_JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 
 
+class ListError(Exception):
+    """The list has another format: nothing of it was sent."""
+
+
+class Request(NamedTuple):
+    """A request to send."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    data: bytes | None = None
+
+
+class Job(NamedTuple):
+    """What a line asks for."""
+
+    #: The URL without credentials; of a line that is no URL, its beginning; "": there is none.
+    url: str
+    #: None: there is a problem.
+    request: Request | None = None
+    #: What the request overrides; None: nothing.
+    throttle: Throttle | None = None
+    #: What the line names itself; None: nothing.
+    id: Id | None = None
+    #: The number of the line in the whole list, if that identifies the job.
+    number: int | None = None
+    #: What is wrong with the line.
+    problem: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The text by which `--resume` identifies the job."""
+        return identity(self.url, self.id, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlReader:
+    """Reads lines that are URLs, for which all else is the same."""
+
+    method: str
+    headers: Mapping[str, str]
+    data: bytes | None
+    #: The most bytes of a line.
+    longest: ClassVar[int] = LONGEST
+
+    def read(self, line: Line) -> Job | None:
+        """Parse a line; return None if it is blank or a comment.
+
+        Raises:
+            ListError: It is the first line, and of another format.
+        """
+        if line.place == 1 and line.text.lstrip().startswith(b"{"):
+            raise ListError("the list has JSON, not URLs: give it with --requests")
+        if line.place == 1 and line.text.startswith(b"\x1f\x8b"):
+            raise ListError("the list is compressed: gzip -dc FILE | aiothrottle fetch ...")
+        address = read_address(line.text)
+        if address is None:
+            return None
+        if address.url is None:
+            return Job(address.shown, problem=address.problem)
+        # Others may have the same URL with other credentials, which no output shows.
+        has_credentials = address.url.raw_user is not None or address.url.raw_password is not None
+        return Job(
+            address.shown,
+            Request(self.method, address.url, self.headers, self.data),
+            number=line.place if has_credentials else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JsonReader:
     """Reads lines that are requests as JSON objects.
 
@@ -38,27 +109,24 @@ class JsonReader:
         keyed: Whether there is a limit for each key.
     """
 
-    #: A prompt with an image is long.
-    longest = 16 << 20
-
-    def __init__(
-        self,
-        headers: Mapping[str, str],
-        *,
-        resources: Collection[str] = (),
-        keyed: bool = False,
-    ) -> None:
-        self._headers = headers
-        self._resources = resources
-        self._keyed = keyed
-        self._ids = set[bytes]()
+    headers: Mapping[str, str]
+    resources: Collection[str]
+    keyed: bool
+    #: The most bytes of a line. A prompt with an image is long.
+    longest: ClassVar[int] = 16 << 20
+    _ids: set[bytes] = field(default_factory=set[bytes], init=False)
 
     def read(self, line: Line) -> Job | None:
-        """Parse a line; return None if it is blank or a comment."""
+        """Parse a line; return None if it is blank or a comment.
+
+        Raises:
+            ListError: It is the first line, and of another format.
+        """
         text = line.text.strip()
         if not text or text.startswith(b"#"):
             return None
-        if line.place == 1 and not text.startswith(b"{") and _is_url(text):
+        first = read_address(text) if line.place == 1 and not text.startswith(b"{") else None
+        if first is not None and first.url is not None:
             raise ListError("the list has URLs, not JSON objects: give it with --input-file")
         job = Job("", number=line.place)
         try:
@@ -89,14 +157,19 @@ class JsonReader:
         if address.url is None:
             raise ValueError(f"the url {address.problem}")
         body, kind = _body(fields)
-        headers = _combined(self._headers, _headers(fields), kind)
+        own = _headers(fields)
+        names = {name.lower() for name in own}
+        headers = {name: it for name, it in self.headers.items() if name.lower() not in names}
+        headers |= own
+        if kind is not None and "content-type" not in map(str.lower, headers):
+            headers["Content-Type"] = kind
         return Request(_method(fields, body), address.url, headers, body)
 
     def _throttle(self, fields: Mapping[str, Any]) -> Throttle | None:
         """Return the terms of a request, checked, as the retry loop would end the run by them."""
         throttle: Throttle = {}
         if (key := _text(fields, "key")) is not None:
-            if not self._keyed:
+            if not self.keyed:
                 raise ValueError(
                     "key chooses one of several limits: give --per-host or --per-host-concurrency"
                 )
@@ -108,7 +181,7 @@ class JsonReader:
         return throttle or None
 
     def _check_cost(self, cost: object) -> None:
-        if not self._resources:
+        if not self.resources:
             if isinstance(cost, dict):
                 raise TypeError(
                     "cost must be a number, as the limits name no resources; "
@@ -116,18 +189,16 @@ class JsonReader:
                 )
             check_number("cost", cost, "tokens", most=MOST)
             return
-        names = ", ".join(self._resources)
+        names = ", ".join(self.resources)
         if not isinstance(cost, dict):
             raise TypeError(f"cost must be an object of {names}, got {shown(cost):.100}")
         for name, tokens in cast("dict[str, object]", cost).items():
-            if name not in self._resources:
+            if name not in self.resources:
                 raise ValueError(f"cost may name {names}, got {shown(name):.100}")
             check_number(f"the cost in {name}", tokens, "tokens", most=MOST)
 
 
-def _is_url(text: bytes) -> bool:
-    address = read_address(text)
-    return address is not None and address.url is not None
+Reader: TypeAlias = UrlReader | JsonReader
 
 
 def _fields(text: bytes, longest: int) -> dict[str, Any]:
@@ -195,7 +266,7 @@ def _body(fields: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
     if data is not None and document is not None:
         raise ValueError("has both json and data: give one of them")
     if data is not None:
-        return data.encode(), _FORM  # as of --data
+        return data.encode(), FORM  # as of --data
     if document is None:
         return None, None
     try:
@@ -226,16 +297,4 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
         if name.lower() in _FRAMING:
             raise ValueError(f"headers must not have {name}, which follows from the body")
         headers[found] = content
-    return headers
-
-
-def _combined(
-    common: Mapping[str, str], own: Mapping[str, str], kind: str | None
-) -> Mapping[str, str]:
-    """Return all headers of a request; a name of its own replaces that name in any case."""
-    names = {name.lower() for name in own}
-    kept = {name: value for name, value in common.items() if name.lower() not in names}
-    headers = {**kept, **own}
-    if kind is not None and "content-type" not in map(str.lower, headers):
-        headers["Content-Type"] = kind
     return headers

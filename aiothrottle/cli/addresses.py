@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from aiothrottle.cli.terminal import without_credentials
-
-__all__ = ["LONGEST", "Address", "read_address", "url_of"]
+from aiothrottle.cli.output import without_credentials
 
 #: Bytes. Most servers accept no more than 8,000.
 LONGEST = 1 << 16

@@ -1,38 +1,38 @@
-"""``aiothrottle completion``: prints the script of a shell, written by shtab from the parsers."""
+r"""Print a script that completes commands, options and files in a shell.
+
+Needs shtab, which writes it: pip install 'aiothrottle-client[cli]'
+
+Examples:
+  aiothrottle completion bash \
+    > ~/.local/share/bash-completion/completions/aiothrottle
+  aiothrottle completion zsh > ~/.zfunc/_aiothrottle # a folder of your $fpath
+  aiothrottle completion tcsh > ~/.aiothrottle.tcsh # and source it in ~/.tcshrc
+"""
 
 # argparse leaves the parsers of its commands untyped.
 # pyright: reportUnknownMemberType=false
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 from aiothrottle.cli import full_parser
-
-__all__ = ["execute", "fill"]
-
-_SHELLS = ("bash", "zsh", "tcsh")
-
-_EPILOG = """\
-needs shtab: pip install 'aiothrottle-client[cli]'
-
-examples:
-  aiothrottle completion bash > ~/.local/share/bash-completion/completions/aiothrottle
-  aiothrottle completion zsh > ~/.zfunc/_aiothrottle   # a folder of your $fpath
-  aiothrottle completion tcsh > ~/.aiothrottle.tcsh    # and source it in ~/.tcshrc
-"""
+from aiothrottle.cli.options import Command, argument
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments and their help."""
-    parser.description = "Print a script that completes commands, options and files in a shell."
-    parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=_SHELLS, help="the shell")
+@dataclass
+class Options:
+    """The options of the command.
+
+    Attributes:
+        shell: the shell
+    """
+
+    shell: str = argument(None, choices=("bash", "zsh", "tcsh"))
 
 
-def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run the command, and return the exit status."""
+def _run(parser: argparse.ArgumentParser, options: Options) -> int:
     try:
         import shtab  # of an extra
     except ImportError:
@@ -54,3 +54,11 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
             for command in commands.values():
                 yield from _actions(command)
+
+
+COMMAND = Command(
+    text=__doc__,
+    usage="[options] shell",
+    options={"": Options},
+    run=_run,
+)

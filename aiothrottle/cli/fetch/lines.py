@@ -7,12 +7,14 @@ Invariant: the unfinished lines are few, or short all together, however many tas
 """
 
 import asyncio
+import io
+import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Self
-
-__all__ = ["Line", "Lines", "Source", "Splitter"]
 
 _CHUNK = 1 << 16
 # Bytes of unfinished lines, unless they are few.
@@ -30,6 +32,27 @@ class Source(NamedTuple):
     read: Callable[[int], bytes]
     #: The size in bytes, if it is known.
     size: int | None = None
+
+
+def source_of(text: str) -> Source:
+    """Return the source of one line that was an argument."""
+    line = os.fsencode(text) + b"\n"  # with the bytes that Python could not decode
+    return Source("", io.BytesIO(line).read, len(line))
+
+
+def open_source(name: str) -> Source:
+    """Open a file; - is the standard input.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    descriptor = 0 if name == "-" else os.open(name, os.O_RDONLY)
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(21, "it is a folder", name)
+    size = about.st_size if stat.S_ISREG(about.st_mode) else None
+    # Unbuffered: a thread that reads would keep a buffer locked when the program ends.
+    return Source("standard input" if name == "-" else name, partial(os.read, descriptor), size)
 
 
 class Line(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rows at the bottom of a terminal, redrawn in place by rich.
+"""The progress of a run: its rate and the time left, drawn at the bottom of a terminal by rich.
 
 Nothing is drawn elsewhere: not into a pipe or a file, not without rich, and not on a terminal that
 cannot move its cursor. rich is imported only to draw, as it is large.
@@ -7,18 +7,20 @@ Invariant: no command fails because its messages cannot be written.
 """
 
 import contextlib
+import math
 from collections.abc import Generator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from aiothrottle.cli.table import columns_of, paragraph
+from aiothrottle._checks import duration
+from aiothrottle.cli.advice import written
+from aiothrottle.cli.output import columns_of, paragraph
+from aiothrottle.metrics.growth import Growth
+from aiothrottle.rate import Rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.text import Text
-
-__all__ = ["GLANCE", "Display", "Part"]
 
 #: Seconds between two updates.
 GLANCE = 0.2
@@ -26,14 +28,100 @@ GLANCE = 0.2
 #: A text of one row, and its style in rich's words; "" is no style.
 Part = tuple[str, str]
 
+# Seconds over which the rate is averaged: a pause shows, a single slow response does not.
+_RATE_OVER = 10.0
+# Seconds over which the time left is estimated.
+_LEFT_OVER = 30.0
+_DAY = 86400
 # A terminal echoes Ctrl-C at the end of the last row: it must not wrap there, and a character in
 # the last column may.
 _MARGIN = len("^C") + 1
 _GAP = "  "
 
 
+class Meter:
+    """Measures the rate of the requests, and estimates the time left. The time is an argument.
+
+    Args:
+        limit: The rate limit to compare with; None: there is none.
+    """
+
+    def __init__(self, limit: Rate | None = None) -> None:
+        self._limit = limit
+        # Whole periods: a limit may be used up at the beginning of each.
+        period = 1.0 if limit is None else limit.period
+        self._requests = Growth(period * math.ceil(_RATE_OVER / period))
+        self._progress = Growth(_LEFT_OVER)
+        #: The finished part of the run, from 0 to 1; None: unknown.
+        self.fraction: float | None = None
+
+    def mark(self, now: float, requests: int, fraction: float | None) -> None:
+        """Record the progress at a time in seconds."""
+        self.fraction = fraction
+        self._requests.mark(now, requests)
+        self._progress.mark(now, fraction or 0.0)
+
+    @property
+    def rate(self) -> float:
+        """Requests per period of the limit, never above a limit that is kept; else per second."""
+        requests, seconds = self._requests.amount, self._requests.seconds
+        if self._limit is None:
+            return requests / seconds if seconds else 0.0
+        return requests / max(1, math.ceil(seconds / self._limit.period))
+
+    @property
+    def left(self) -> str:
+        """The time until all is done, as a text; "" if unknown."""
+        growth = self._progress.amount
+        if growth <= 0:
+            return ""
+        seconds = (1.0 - (self.fraction or 0.0)) * self._progress.seconds / growth
+        return f"{clock(int(seconds))} left"
+
+    def parts(
+        self, done: str, failed: int, throttled: int, latency: str = "", paused: str = ""
+    ) -> list[Part]:
+        """Return the rate among other texts about the run, those that say something."""
+        rate = f"{self.rate:.1f}" if self.rate < 100 else f"{self.rate:.0f}"
+        speed = f"{rate}/s" if self._limit is None else f"{rate} of {written(self._limit)}"
+        parts = [
+            (done, "bold"),
+            (f"{failed} failed" if failed else "", "red"),
+            (f"{throttled} throttled" if throttled else "", "yellow"),
+            (speed, ""),
+            (latency, ""),
+            (paused, "yellow"),
+        ]
+        return [part for part in parts if part[0]]
+
+
+def clock(seconds: int) -> str:
+    """Format a duration as a clock does.
+
+    >>> clock(59), clock(3661), clock(200_000)
+    ('0:59', '1:01:01', '2 d 7 h')
+    """
+    minutes, hours = seconds // 60, seconds // 3600
+    if seconds >= _DAY:
+        return f"{seconds // _DAY} d {hours % 24} h"
+    if hours:
+        return f"{hours}:{minutes % 60:02}:{seconds % 60:02}"
+    return f"{minutes}:{seconds % 60:02}"
+
+
+def percentiles(latency: tuple[float, float]) -> str:
+    """Format the median and the 95th percentile of latencies in seconds.
+
+    >>> percentiles((0.00312, 1.26))
+    'p50 3.1 ms, p95 1.3 s'
+    """
+    # Two digits: the histogram is off by an eighth.
+    median, most = (duration(each, 2) for each in latency)
+    return f"p50 {median}, p95 {most}"
+
+
 class Display:
-    """The rows of one command. Entered, it draws; at the end nothing is left of the rows.
+    """The rows of one command. Nothing is left of them at its end.
 
     Args:
         screen: The stream.
@@ -46,22 +134,19 @@ class Display:
         self._live: Live | None = None
         self._is_lost = False
 
-    def __enter__(self) -> Self:
+    @contextlib.contextmanager
+    def drawing(self) -> Generator[None]:
+        """Draw while the block runs."""
         if self._drawn and not self._is_lost:
             with self._until_lost():
                 self._live = _started(self._screen)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            with self._until_lost():
-                live.stop()
+        try:
+            yield
+        finally:
+            live, self._live = self._live, None
+            if live is not None:
+                with self._until_lost():
+                    live.stop()
 
     @property
     def is_live(self) -> bool:
@@ -134,8 +219,7 @@ def _rows(parts: Sequence[Part], fraction: float | None, left: str, width: int) 
         room = max(1, width - len(beside) - len(_GAP))
         bar.add_row(ProgressBar(1.0, fraction, room, complete_style="cyan"), beside)
         rows.append(bar)
-    rows += _texts(parts, width)
-    return Group(*rows)
+    return Group(*rows, *_texts(parts, width))
 
 
 def _texts(parts: Sequence[Part], width: int) -> "list[Text]":

@@ -1,7 +1,8 @@
 """Opens a store by its URL, for command lines."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -10,7 +11,8 @@ from aiothrottle._checks import redact
 from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.stores import SQLiteStore, Store
 
-__all__ = ["StoreAddress"]
+# Seconds.
+_CLOSING = 1.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -119,7 +121,9 @@ async def _memcached(url: str) -> AsyncGenerator[Store]:
     try:
         yield MemcachedStore(client)
     finally:
-        await client.close()
+        # A task of emcache 1.3 that connects may lose its cancellation, and `close` waits for it.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(client.close(), _CLOSING)
 
 
 _FILE: Final = "sqlite:"

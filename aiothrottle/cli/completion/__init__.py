@@ -1,1 +1,0 @@
-"""Completes the command line in a shell: ``aiothrottle completion``."""

@@ -1,1 +1,0 @@
-"""Crawls a server on this machine, with and without a limiter: ``aiothrottle demo``."""

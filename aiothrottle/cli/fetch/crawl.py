@@ -1,0 +1,368 @@
+"""A crawl: tasks that do one job of a list after the other, and how to stop them.
+
+Invariant: `busy` of a task says whether cancelling it would lose a response.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+
+import aiohttp
+from aiohttp import ClientResponse
+from yarl import URL
+
+from aiothrottle.aiohttp.adapter import discard, origin_of
+from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
+from aiothrottle.cli.fetch.lines import Line, Lines
+from aiothrottle.cli.fetch.records import Record, described
+from aiothrottle.cli.fetch.requests import Proxies, credentials_for, headers_for, redirected
+from aiothrottle.cli.fetch.results import Results
+from aiothrottle.cli.output import without_credentials
+from aiothrottle.errors import StoreUnavailable, ThrottleError
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.statistics import Waits
+
+# A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
+_CUT_OFF = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientConnectionError,
+    ConnectionError,
+    TimeoutError,
+)
+# Failures of one URL or its server, which do not concern the next URL.
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
+# Latencies that are kept until they are counted.
+_RECENT = 1000
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of a run so far.
+
+    Attributes:
+        statuses: URLs by the status of their last response.
+        failed: URLs without a complete response, or with the status of an error.
+        skipped: URLs that had a record in the output.
+        requests: Requests sent: attempts and redirects.
+        throttled: Requests that the server throttled.
+        waited: Seconds, of all URLs together.
+    """
+
+    done: int = 0
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    failed: int = 0
+    skipped: int = 0
+    requests: int = 0
+    throttled: int = 0
+    waited: float = 0.0
+    _latencies: Waits = field(default_factory=Waits)
+
+    def answered(self, seconds: float) -> None:
+        """Count the latency of a response: the seconds from its request to its headers."""
+        recent = self._latencies.recent
+        recent.append(seconds)
+        if len(recent) >= _RECENT:
+            self._latencies.count_recent()
+
+    def latency(self) -> tuple[float, float] | None:
+        """Return the median and the 95th percentile of the latencies; None: there are none."""
+        latencies = self._latencies
+        if latencies.recent:
+            latencies.count_recent()
+        if not latencies.count:
+            return None
+        return latencies.percentile(0.5, at_once=0), latencies.percentile(0.95, at_once=0)
+
+    def count(self, record: Record) -> None:
+        """Count a finished URL."""
+        self.done += 1
+        self.failed += record.failed
+        self.waited += record.waited
+        if record.status is not None:
+            self.statuses[record.status] += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """What one task is doing. `before` counts the attempts of the redirects before."""
+
+    number: int
+    task: asyncio.Task[None] | None = None
+    busy: bool = False
+    attempts: int = 0
+    before: int = 0
+    waited: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Crawl:
+    """Fetches the URLs of all lines, and writes their records. Runs once.
+
+    Args:
+        sender: Sends the requests.
+        lines: The list.
+        reader: Parses its lines.
+        results: Keeps the responses, and writes the records.
+        redirects: The most redirects to follow.
+        proxies: The proxies to send through; None: none.
+        on_failure: Called with the record of every failure.
+        trace: Called with what is sent and received, as a mark and a text; None: nobody asks.
+    """
+
+    sender: Sender
+    lines: Lines
+    reader: Reader
+    results: Results
+    redirects: int
+    proxies: Proxies | None
+    on_failure: Callable[[Record], None]
+    trace: Callable[[str, str], None] | None = None
+    tally: Tally = field(default_factory=Tally, init=False)
+    _works: list[_Work] = field(default_factory=list[_Work], init=False)
+    _stopping: bool = field(default=False, init=False)
+    _throttling: dict[Hashable, None] = field(default_factory=dict[Hashable, None], init=False)
+    _list_error: ListError | None = field(default=None, init=False)
+    _ended_by: StoreUnavailable | None = field(default=None, init=False)
+
+    async def run(self, workers: int) -> None:
+        """Fetch all URLs with this number of tasks, each with one URL in memory.
+
+        Raises:
+            ListError: The list has another format.
+            OSError: Reading the list failed.
+            OutputError: Writing the output failed.
+            StoreUnavailable: The store of the limits failed.
+        """
+        self._works = [_Work(number) for number in range(workers)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in self._works:
+                    work.task = group.create_task(self._work(work))
+        except ExceptionGroup as failures:
+            error = failures.exceptions[0]
+            raise error from error.__cause__
+        finally:
+            self.lines.close()
+        if self._ended_by is not None:
+            raise self._ended_by
+
+    def stop(self) -> None:
+        """Send nothing more, and finish the requests in flight."""
+        self._stopping = True
+        self.lines.close()
+        for work in self._works:
+            if not work.busy and work.task is not None:
+                work.task.cancel()
+
+    def abort(self) -> None:
+        """Stop at once, and cancel the requests in flight."""
+        self.stop()
+        for work in self._works:
+            if work.task is not None:
+                work.task.cancel()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests in flight."""
+        return sum(work.busy for work in self._works)
+
+    @property
+    def pauses(self) -> tuple[int, float]:
+        """The number of paused limiters, and the seconds left of the longest pause."""
+        limiter = self.sender.admission.limiter
+        if isinstance(limiter, RateLimiter):
+            seconds = limiter.statistics().paused_for
+            return int(seconds > 0), seconds
+        # Only hosts that throttled are paused. There may be millions of hosts, so only those are
+        # checked, and dropped when their pause ends.
+        pauses = {
+            host: limiter.statistics(host).paused_for
+            for host in self._throttling
+            if host in limiter
+        }
+        self._throttling = {host: None for host, seconds in pauses.items() if seconds > 0}
+        return len(self._throttling), max(pauses.values(), default=0.0)
+
+    # ---- one task, and one line
+
+    async def _work(self, work: _Work) -> None:
+        """Fetch lines until there are none."""
+        async for line in self.lines:
+            job = self._read(line)
+            if job is not None:
+                await self._handle(work, line, job)
+            work.busy = False
+            self.lines.finish(line)
+
+    def _read(self, line: Line) -> Job | None:
+        """Parse a line; after a list in another format no line is parsed any more."""
+        if self._list_error is not None:
+            raise self._list_error
+        try:
+            return self.reader.read(line)
+        except ListError as error:
+            self._list_error = error
+            raise
+
+    async def _handle(self, work: _Work, line: Line, job: Job) -> None:
+        output = self.results.output
+        if output.done.take(job.identity):
+            self.tally.skipped += 1
+            return
+        record = Record(url=job.url, id=job.id, number=job.number)
+        if job.request is None:
+            place = f"{line.source}, line {line.number}: " if line.source else ""
+            record.error = f"{place}{job.problem}"
+        else:
+            await self._fetch(work, job, job.request, record)
+        work.busy = True
+        await output.write(record.line())
+        self.tally.count(record)
+        if record.failed:
+            self.on_failure(record)
+
+    async def _fetch(self, work: _Work, job: Job, request: Request, record: Record) -> None:
+        """Send a request, and follow its redirects; record what becomes of it."""
+        work.attempts, work.waited, work.since = 0, 0.0, time.monotonic()
+        request = request._replace(headers=headers_for(request.url, request.headers))
+        followed = 0
+        try:
+            while (target := await self._exchange(work, job, request, record)) is not None:
+                if followed == self.redirects:
+                    record.error = f"more than {followed} redirects"
+                    break
+                followed += 1
+                request = target
+                record.final_url = without_credentials(str(target.url))
+                self._rest(work)
+        except StoreUnavailable as error:
+            self._ended_by = error  # not a failure of this URL, so it gets no record
+            self.stop()
+            raise asyncio.CancelledError from error
+        except _FAILURES as error:
+            record.error = described(error)
+        record.attempts = work.attempts - followed
+        record.waited = work.waited
+
+    # ---- one request
+
+    async def _exchange(
+        self, work: _Work, job: Job, request: Request, record: Record
+    ) -> Request | None:
+        """Have one request answered; record its response, or return the redirect to follow.
+
+        The sender retries until there is a response, this method until its body is complete.
+        """
+        work.before = work.attempts
+        ask = partial(self._ask, work, job, request)
+        options = {"headers": request.headers, "data": request.data}
+        while True:
+            response = await self.sender.request(
+                request.method,
+                request.url,
+                ask,
+                options,
+                throttle=job.throttle,
+                made=work.attempts - work.before,
+            )
+            work.busy = True
+            try:
+                return await self._receive(work, job, request, response, record)
+            except _CUT_OFF as error:
+                status, retry = response.status, self.sender.retry
+                # The sender would have retried such a response, had it been allowed.
+                given_up = status in retry.statuses or retry.is_throttled(status)
+                delay = None if given_up else self._next_delay(work, request, None)
+                if delay is None:
+                    raise
+                why = described(error)
+                self._trace("*", "", request.url, f": {why}: next attempt in {delay:.3f} s")
+            self._rest(work)
+            await asyncio.sleep(delay)
+
+    async def _ask(self, work: _Work, job: Job, request: Request, _: object) -> ClientResponse:
+        """Send the request, for which the limiter has granted a permit."""
+        headers, proxies = request.headers, self.proxies
+        proxy = None if proxies is None else proxies.of(request.url)
+        if proxy is not None:
+            headers = {**headers, **credentials_for(proxy, request.url)}
+        if self._stopping:  # and this task is cancelled, but did not need to wait since
+            raise asyncio.CancelledError
+        work.busy = True
+        work.attempts += 1
+        began = time.monotonic()
+        work.waited += began - work.since
+        self.tally.requests += 1
+        self._trace(">", f"{request.method} ", request.url)
+        try:
+            response = await self.sender.session.request(
+                request.method,
+                request.url,
+                headers=headers,
+                data=request.data,
+                allow_redirects=False,
+                proxy=proxy,
+            )
+        except BaseException as error:
+            why, seconds = described(error), time.monotonic() - began
+            self._trace("!", "", request.url, f": {why} after {seconds:.3f} s")
+            self._rest(work)
+            if isinstance(error, TimeoutError):
+                # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
+                raise aiohttp.ServerTimeoutError from error
+            raise
+        seconds = time.monotonic() - began
+        self.tally.answered(seconds)
+        self._trace("<", f"{response.status} ", response.url, f" in {seconds:.3f} s")
+        if self.sender.retry.is_throttled(response.status):
+            self.tally.throttled += 1
+            key = (job.throttle or {}).get("key")
+            self._throttling[origin_of("", response.url) if key is None else key] = None
+        if self._next_delay(work, request, response.status) is not None:
+            self._rest(work)
+        return response
+
+    def _trace(self, mark: str, before: str, url: URL, after: str = "") -> None:
+        if self.trace is not None:
+            self.trace(mark, f"{before}{without_credentials(str(url))}{after}")
+
+    def _next_delay(self, work: _Work, request: Request, status: int | None) -> float | None:
+        """Return the seconds before another attempt; None: there is none.
+
+        Args:
+            work: Has the attempts.
+            request: Has the method.
+            status: The status, with a Retry-After that is not too long; None: an exception.
+        """
+        made = work.attempts - work.before
+        return self.sender.retry.next_delay(made, request.method, status=status, retry_after=0.0)
+
+    def _rest(self, work: _Work) -> None:
+        """Begin a wait, in the queue or before a retry."""
+        work.since = time.monotonic()
+        work.busy = False
+        if self._stopping and work.task is not None:
+            work.task.cancel()
+
+    async def _receive(
+        self, work: _Work, job: Job, request: Request, response: ClientResponse, record: Record
+    ) -> Request | None:
+        """Record a response with its body, or return the redirect to follow."""
+        try:
+            record.status = response.status
+            if self.redirects:
+                target = redirected(request, response.status, response.headers.get("Location"))
+                if target is not None:
+                    await discard(response)
+                    return target
+            own = "" if job.identity == job.url else job.identity
+            await self.results.keep(response, record, request.url, own, work.number)
+            return None
+        finally:
+            if not response.closed:  # most are closed, as their bodies were read
+                response.release()

@@ -1,0 +1,277 @@
+"""The limits of a run: their options, and the limiters that are made of them."""
+
+import argparse
+import math
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from aiothrottle import llm
+from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._http.options import Options
+from aiothrottle.algorithms import TokenBucket
+from aiothrottle.amounts import REQUESTS
+from aiothrottle.cli.advice import usual_guard
+from aiothrottle.cli.fetch.store import StoreAddress
+from aiothrottle.cli.options import duration, option, rate, whole_number
+from aiothrottle.headers import PROFILES as VENDORS
+from aiothrottle.headers import Profile
+from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.rate import Rate, split_rates
+from aiothrottle.retry import Retry
+from aiothrottle.stores import Store
+
+Rates: TypeAlias = Sequence[Rate] | Mapping[str, Sequence[Rate]]
+"""The rates of a limiter, or of each of its resources."""
+
+_MOST_AT_ONCE = 10_000
+# URLs read ahead while others wait for their host.
+_AHEAD = 1000
+_ALL, _HOSTS = "all requests", "each host"
+_RESOURCE = re.compile(r"\w[\w.-]*")
+# Tokens that are reserved for an output of unknown length.
+_OUTPUT = 1000
+
+
+class _Profile(NamedTuple):
+    """An API whose requests are charged and settled by their tokens, whatever the host is."""
+
+    #: How the headers are parsed.
+    headers: Profile
+    options: Callable[..., llm.LLMOptions]
+    #: The resources in which requests are charged: that of the input, and that of the output.
+    resources: tuple[str, ...]
+
+
+_PROFILES = {
+    "anthropic": _Profile(VENDORS["Anthropic"], llm.anthropic, ("input_tokens", "output_tokens")),
+    "openai": _Profile(VENDORS["OpenAI"], llm.openai, ("tokens",)),
+}
+
+
+class NamedRate(NamedTuple):
+    """A rate and the resource that it limits; None: it limits requests, and there are no others."""
+
+    resource: str | None
+    rate: Rate
+
+
+def _named_rates(text: str) -> list[NamedRate]:
+    """Parse one rate or several, separated by commas or semicolons, each with or without a name."""
+    return [_named_rate(part) for part in split_rates(text)]
+
+
+def _named_rate(text: str) -> NamedRate:
+    name, equals, rest = text.rpartition("=")
+    if not equals:
+        return NamedRate(None, rate(text))
+    name = name.strip()
+    if not _RESOURCE.fullmatch(name):
+        raise argparse.ArgumentTypeError(
+            f"must be a rate such as 10/s, or with its resource, tokens=200000/min, got {text!r}"
+        )
+    return NamedRate(name, rate(rest))
+
+
+def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
+    """Return the rates of each resource, or a list if none is named."""
+    named: dict[str, list[Rate]] = {}
+    unnamed: list[Rate] = []
+    for resource, each in given:
+        (unnamed if resource is None else named.setdefault(resource, [])).append(each)
+    if named and unnamed:
+        first = next(iter(named))
+        raise ValueError(
+            f"only some of the rates of {option_} name a resource, such as {first!r}: name that of "
+            "each, such as requests=500/min"
+        )
+    return named or unnamed
+
+
+def _address(text: str) -> StoreAddress:
+    try:
+        return StoreAddress(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class Limiters(NamedTuple):
+    """The limiters of a run: the one that each request acquires, and all by name."""
+
+    to_wait_for: AnyLimiter
+    named: dict[str, AnyLimiter]
+
+
+@dataclass(kw_only=True)
+class Limits:
+    """The limits of a run.
+
+    Attributes:
+        rate: rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all
+            kept: 10/s,500/min, or repeat the option; with names, requests=500/min and
+            tokens=200000/min, a cost names its resources (default: none)
+        concurrency: limit of concurrent requests (default: %(default)s)
+        per_host: rate limit of each host, or of each key in a list of requests; several are all
+            kept (default: none)
+        per_host_concurrency: limit of concurrent requests to each host (default: that of
+            --concurrency)
+        burst: how many requests may be sent back to back; after that they are sent evenly, at the
+            average of the fastest rate (default: as many as the rates allow)
+        guard: safety margin added to the periods of all rates, since network delays vary (default:
+            5% of the shortest, at most 0.05)
+        store: share the rates with other runs through this store: sqlite:FILE for runs on one
+            machine, redis://HOST:PORT, rediss://, mongodb://, memcached:// (default: this run
+            counts them itself)
+        store_key: runs with the same name share their rates (default: fetch)
+        profile: charge calls of language models their tokens, settle them by the responses, and
+            retry them as the SDKs do; needs --rate tokens=200000/min for openai, and rates of
+            input_tokens and output_tokens for anthropic
+
+    Raises:
+        ValueError: They contradict each other, or one has no effect.
+    """
+
+    rate: list[list[NamedRate]] = option("RATE", _named_rates)
+    concurrency: int = option("N", whole_number(_MOST_AT_ONCE), 10)
+    per_host: list[list[NamedRate]] = option("RATE", _named_rates)
+    per_host_concurrency: int | None = option("N", whole_number(_MOST_AT_ONCE))
+    burst: int | None = option("N", whole_number(1_000_000))
+    guard: float | None = option("SECONDS", duration)
+    store: StoreAddress | None = option("URL", _address)
+    store_key: str | None = option("NAME")
+    profile: str | None = option("", choices=[*_PROFILES])
+
+    def __post_init__(self) -> None:
+        """Reject limits without effect, and impossible combinations."""
+        self.rates: Rates = _by_resource("--rate", chain(*self.rate))
+        self.host_rates: Rates = _by_resource("--per-host", chain(*self.per_host))
+        for given, why in (
+            (self.guard, "--guard stretches the period of a rate"),
+            (self.burst, "--burst bounds the use of a rate"),
+            (self.store, "--store counts a rate"),
+        ):
+            if given is not None and not (self.rates or self.host_rates):
+                raise ValueError(f"{why}: give --rate or --per-host")
+        if self.store is None and self.store_key is not None:
+            raise ValueError("--store-key names the limits in a store: give --store")
+        if self.store is not None and self.rates and self.keyed:
+            raise ValueError(
+                "a store counts either all requests or those of each host: "
+                "give either --rate or --per-host"
+            )
+        named = isinstance(self.rates, Mapping)
+        if named and self.host_rates and not isinstance(self.host_rates, Mapping):
+            raise ValueError(
+                "the rates of --rate name resources, and those of --per-host do not: name them "
+                "too, such as --per-host requests=5/s"
+            )
+        if self.burst is not None:
+            self._make(None)  # it may be more than a rate ever admits
+
+    @property
+    def of_requests(self) -> Sequence[Rate]:
+        """The rate limits of all requests, without those of other resources."""
+        return self.rates.get(REQUESTS, ()) if isinstance(self.rates, Mapping) else self.rates
+
+    @property
+    def keyed(self) -> bool:
+        """Whether each host has limits of its own."""
+        return bool(self.per_host) or self.per_host_concurrency is not None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The resources of the rates, with the least limit of each; none: requests alone count."""
+        least: dict[str, float] = {}
+        for rates in (self.rates, self.host_rates):
+            for name, each in rates.items() if isinstance(rates, Mapping) else ():
+                least[name] = min(least.get(name, math.inf), *(rate.limit for rate in each))
+        return least
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, each with one URL."""
+        # With a store the hosts have no parent limiter: the number of workers is the limit then.
+        ahead = self.keyed and self.store is None
+        return max(self.concurrency, _AHEAD) if ahead else self.concurrency
+
+    def options(self, base: Retry) -> Options:
+        """Return the options of the integration that sends, by the profile.
+
+        Args:
+            base: Its attempts and waits are kept; what is retried is up to the profile.
+
+        Raises:
+            ValueError: A resource of the profile has no limit.
+        """
+        if self.profile is None:
+            return Options(retry=base)
+        headers, make, resources = _PROFILES[self.profile]
+        limits = self.resources
+        if not limits.keys() >= {*resources}:
+            wanted = " ".join(f"--rate {resource}=200000/min" for resource in resources)
+            raise ValueError(
+                f"--profile {self.profile} charges {' and '.join(resources)}: give their limits, "
+                f"such as --rate requests=500/min {wanted}"
+            )
+        # No request is charged more than the least limit before its response.
+        most = [max(1, int(limits[resource])) for resource in resources]
+        own = make(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
+        return Options(
+            cost=own["cost"],
+            settle=own["settle"],
+            retry=replace(
+                own["retry"], attempts=base.attempts, max_retry_after=base.max_retry_after
+            ),
+            profiles=[replace(headers, hosts=("*",))],
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Limiters]:
+        """Open the limiters with their store, yield them, and close them.
+
+        Raises:
+            StoreUnavailable: The store does not respond.
+        """
+        async with AsyncExitStack() as stack:
+            store = None
+            if self.store is not None:
+                store = await stack.enter_async_context(self.store.open())
+            limiters = self._make(store)
+            for limiter in limiters.named.values():
+                await stack.enter_async_context(limiter)
+            yield limiters
+
+    def _make(self, store: Store | None) -> Limiters:
+        shared: dict[str, Any] = {}
+        if store is not None:
+            shared = {"store": store, "key": self.store_key or "fetch"}
+        of_hosts = self._rated(self.host_rates)
+        of_hosts["concurrency_limit"] = self.per_host_concurrency
+        if shared and self.keyed:
+            hosts = KeyedRateLimiter(**of_hosts, **shared)
+            return Limiters(hosts, {_HOSTS: hosts})
+        everything = RateLimiter(
+            **self._rated(self.rates), concurrency_limit=self.concurrency, **shared
+        )
+        if not self.keyed:
+            return Limiters(everything, {_ALL: everything})
+        hosts = KeyedRateLimiter(**of_hosts, parent=everything)
+        return Limiters(hosts, {_ALL: everything, _HOSTS: hosts})
+
+    def _rated(self, rates: Rates) -> dict[str, Any]:
+        """Return the arguments of a limiter about its rates."""
+        if not rates:
+            return {"guard": 0.0}
+        guard = self.guard
+        if guard is None:
+            guard = usual_guard(each.rate for each in chain(*self.rate, *self.per_host))
+        # The budgets of language models trickle back all the time.
+        algorithm = None if self.profile is None else TokenBucket
+        rated: dict[str, Any] = {"rate_limit": rates, "burst": self.burst}
+        if isinstance(rates, Mapping) and self.burst is not None:
+            rated["burst"] = {REQUESTS: self.burst}
+        return {**rated, "guard": guard, "algorithm": algorithm}

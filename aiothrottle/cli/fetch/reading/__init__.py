@@ -1,1 +1,0 @@
-"""What is read: the lines of a list, each a job or a problem."""

@@ -1,0 +1,436 @@
+"""The results of a run: a record of each URL, and bodies in the records or in a folder.
+
+A file of records survives any end of the run: a last line that was cut off is removed, and all
+others are whole. A pipe may be slow.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import mimetypes
+import os
+import re
+import select
+import stat
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from aiohttp import ClientResponse
+from yarl import URL
+
+from aiothrottle.cli.fetch.records import BEGINNING, Id, Record, digest, identity
+from aiothrottle.cli.options import flag, option
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_SIZE = re.compile(r"(\d+)([kmg]?)", re.IGNORECASE)
+# A whole record is kept in memory.
+_LONGEST_BODY = 16 << 20
+_CHUNK = 1 << 16
+
+
+class OutputError(Exception):
+    """The output cannot be opened or written."""
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"must be a number of bytes such as 100k, got {text!r}")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
+
+
+@dataclass(kw_only=True)
+class Saved:
+    """What is saved of each response, and where.
+
+    Attributes:
+        output: write the records to this file (default: standard output)
+        output_dir: write each body to a file in this folder; the records name it, and are written
+            to index.jsonl there unless -o is given (default: the records have the bodies)
+        resume: continue the output: URLs with a record, failures too, are not fetched again
+        save_header: keep this header of the responses; * keeps all; may be repeated (default: none)
+        max_filesize: a longer body is a failure; 1k, 1m, 1g (default: 16m, unlimited with
+            --output-dir)
+    """
+
+    output: Path | None = option("-o FILE", Path)
+    output_dir: Path | None = option("FOLDER", Path)
+    resume: bool = flag()
+    save_header: list[str] = option("NAME", str.lower)
+    max_filesize: int | None = option("BYTES", _size)
+
+    def __post_init__(self) -> None:
+        """Reject a resume of nothing."""
+        if self.resume and self.output is None and self.output_dir is None:
+            raise ValueError("--resume needs a file to continue: give --output or --output-dir")
+
+    def check(self, option_: str, name: str) -> None:
+        """Reject a list that is the output.
+
+        Raises:
+            ValueError: It is.
+        """
+        with contextlib.suppress(OSError):  # one of them does not exist
+            if self.output is not None and self.output.samefile(name):
+                raise ValueError(f"{option_} and --output are the same file: name another output")
+
+    def open(self) -> "Results":
+        """Open the output, and the folder.
+
+        Raises:
+            OutputError: One of them cannot be opened, or has other data.
+        """
+        folder = None if self.output_dir is None else Folder(self.output_dir)
+        index = None if self.output_dir is None else self.output_dir / "index.jsonl"
+        # Another user may be able to put a link into the folder. The path of --output is explicit.
+        output = open_output(
+            self.output or index, resume=self.resume, follow=self.output is not None
+        )
+        if folder is not None:
+            folder.tidy()
+        longest = self.max_filesize or (_LONGEST_BODY if folder is None else None)
+        return Results(output, folder, frozenset(self.save_header), longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Keeps of each response what is wanted.
+
+    Attributes:
+        output: Receives a record of each URL.
+        folder: Receives the bodies; None: they are in the records.
+        headers: Names of response headers, in lower case; ``"*"`` keeps all.
+        longest: The most bytes of a body; None: no limit.
+    """
+
+    output: "Output"
+    folder: "Folder | None"
+    headers: frozenset[str]
+    longest: int | None
+
+    async def keep(
+        self, response: ClientResponse, record: Record, url: URL, identity: str, worker: int
+    ) -> None:
+        """Put a response into its record, and its body there or into the folder.
+
+        Args:
+            response: The response.
+            record: Its record.
+            url: The URL that was requested.
+            identity: Distinguishes several requests to one URL, in the names of files.
+            worker: The number of the task: no other one keeps a response under it.
+
+        Raises:
+            OutputError: The body cannot be written.
+            ValueError: The body is too long.
+        """
+        if self.headers:
+            record.headers = _chosen(response, self.headers)
+        if self.folder is None:
+            record.body = await self._read(response)
+            record.charset = response.charset
+            return
+        async with aclosing(self._chunks(response)) as chunks:
+            name = file_name(url, response.content_type, identity)
+            record.file = await self.folder.keep(name, worker, chunks)
+
+    async def _read(self, response: ClientResponse) -> bytes:
+        if response.content.is_eof():  # most bodies are complete by now
+            body = response.content.read_nowait()
+            self._check_size(len(body))
+            return body
+        async with aclosing(self._chunks(response)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def _chunks(self, response: ClientResponse) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            size += len(chunk)
+            self._check_size(size)
+            yield chunk
+
+    def _check_size(self, size: int) -> None:
+        if self.longest is not None and size > self.longest:
+            raise ValueError(f"the body is longer than {self.longest} bytes (--max-filesize)")
+
+
+def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
+    """Return the headers with these names; repeated ones are joined (RFC 9110, 5.3)."""
+    chosen: dict[str, list[str]] = {}
+    for name, value in response.headers.items():
+        key = name.lower()
+        if "*" in names or key in names:
+            # aiohttp decodes invalid UTF-8 to surrogates, which some JSON readers reject.
+            text = value.encode(errors="surrogateescape").decode(errors="replace")
+            chosen.setdefault(key, []).append(text)
+    return {name: ", ".join(values) for name, values in chosen.items()}
+
+
+# ---- the output ----------------------------------------------------------------------------------
+
+_STANDARD_OUTPUT = 1
+# Windows has no such flag, and lets only administrators create links.
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+# A pipe that is ready accepts this much without blocking (POSIX's PIPE_BUF).
+_PIECE: int = getattr(select, "PIPE_BUF", 512)
+
+
+class Done:
+    """The identities in the output, by their digests, as there may be millions."""
+
+    def __init__(self, identities: Iterable[str] = ()) -> None:
+        self._counts = Counter(map(digest, identities))
+
+    def take(self, identity: str) -> bool:
+        """Return whether the identity is in the output, and remove one occurrence."""
+        if not self._counts:
+            return False
+        found = digest(identity)
+        left = self._counts[found]
+        if left > 1:
+            self._counts[found] = left - 1
+        else:
+            del self._counts[found]
+        return left > 0
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+
+class Output:
+    """Writes lines. When `write` returns, the operating system has the whole line."""
+
+    def __init__(self, descriptor: int, done: Done) -> None:
+        self.done = done
+        self._descriptor = descriptor
+        self._turn = asyncio.Lock()
+        self._at_once = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        # Even if it is a file, --resume cannot read the standard output.
+        self.can_resume: bool = self._at_once and descriptor != _STANDARD_OUTPUT
+        self.on_terminal: bool = os.isatty(descriptor)
+
+    async def write(self, line: bytes) -> None:
+        """Write a line, in the order of the calls.
+
+        Raises:
+            OutputError: The line cannot be written: the disk is full, or the reader is gone.
+        """
+        rest = memoryview(line)
+        try:
+            if not self._at_once:
+                async with self._turn:
+                    while rest and not self._at_once:
+                        await self._ready()
+                        rest = rest[os.write(self._descriptor, rest[:_PIECE]) :]
+            while rest:  # without an await, so that lines do not interleave
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise OutputError(f"the output cannot be written: {error.strerror}") from error
+
+    async def _ready(self) -> None:
+        """Wait until a pipe has room, without blocking the requests."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        try:
+            loop.add_writer(self._descriptor, ready.set_result, None)
+        except (PermissionError, NotImplementedError):  # a device, or Windows: never waits
+            self._at_once = True
+            return
+        try:
+            await ready
+        finally:
+            loop.remove_writer(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file, unless it is the standard output."""
+        if self._descriptor != _STANDARD_OUTPUT:
+            os.close(self._descriptor)
+
+
+def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Output:
+    """Open the file, or the standard output.
+
+    With `resume` its records are read, and a last line that a crash cut off is removed.
+
+    Args:
+        path: The file; None: the standard output.
+        resume: Whether the file may have records.
+        follow: Whether the file may be a symbolic link, which is safe only if the user named it.
+
+    Raises:
+        OutputError: The file cannot be written; or it is not empty, without `resume`; or it
+            contains other data than records.
+    """
+    if path is None:
+        return Output(_STANDARD_OUTPUT, Done())
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if not follow and path.is_symlink():
+            raise OutputError(
+                f"{path} is a symbolic link: remove it, or name another file by --output"
+            ) from None
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        return Output(descriptor, _begin(descriptor, path, resume=resume))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
+    _lock(descriptor, path)
+    if not os.fstat(descriptor).st_size:
+        return Done()
+    if not resume:
+        raise OutputError(f"{path} is not empty: continue it with --resume, or remove it")
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        done = Done(_identities(file, path))
+        end = file.tell()
+    os.ftruncate(descriptor, end)
+    return done
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Lock the file, so that no two runs write to it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OutputError(f"another aiothrottle writes to {path}") from None
+    except OSError:  # a file system without locks
+        pass
+
+
+def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
+    """Yield the identity of each record; leave the position after the last complete one."""
+    number = 0
+    while line := file.readline():
+        number += 1
+        whole = line.endswith(b"\n")
+        found = _identity(line) if whole else None
+        if found is not None:
+            yield found
+        elif not whole and line.startswith(BEGINNING[: len(line)]):
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        else:
+            raise OutputError(f"line {number} of {path} is no record of fetch; nothing was changed")
+
+
+def _identity(line: bytes) -> str | None:
+    try:
+        record: object = json.loads(line)
+    except ValueError:
+        return None
+    fields = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
+    url, own, number = (fields.get(name) for name in ("url", "id", "line"))
+    fits = isinstance(own, Id | None) and isinstance(number, int | None)
+    return identity(url, own, number) if isinstance(url, str) and fits else None
+
+
+# ---- a folder of bodies --------------------------------------------------------------------------
+
+# Readable, and well below the 255 bytes of file systems.
+_LONGEST_NAME = 80
+_UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
+_DOTS = re.compile(r"[_.]{2,}")
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
+_PART = ".part-"
+
+
+def file_name(url: URL, content_type: str = "", identity: str = "") -> str:
+    """Return a file name for a URL: readable, unique and portable.
+
+    It has the host and the path, without separators, and a digest of the whole URL and of the
+    identity, which distinguishes several requests to one URL.
+
+    >>> file_name(URL("https://example.org/../../etc/passwd?user=me"), "text/html")
+    'example.org_etc_passwd-bd637d580a.html'
+    """
+    suffix = PurePosixPath(url.path).suffix
+    if not _SUFFIX.fullmatch(suffix):
+        suffix = mimetypes.guess_extension(content_type) or ""
+    words = _UNFIT.sub("_", f"{url.host}{url.path.removesuffix(suffix)}")
+    words = _DOTS.sub("_", words).strip("._-")
+    whole = f"{url}{identity}".encode(errors="surrogatepass")
+    digest = blake2b(whole, digest_size=5).hexdigest()
+    return f"{words[:_LONGEST_NAME]}-{digest}{suffix}"
+
+
+class Folder:
+    """Stores bodies. An incomplete one has a temporary name, and is removed at the end.
+
+    Raises:
+        OutputError: The folder does not exist, and cannot be created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{path} is no folder to write to: {error.strerror}") from error
+
+    def tidy(self) -> None:
+        """Remove the temporary files of a killed run. No other run may use the folder."""
+        for part in self._path.glob(f"{_PART}*"):
+            part.unlink(missing_ok=True)
+
+    async def keep(self, name: str, worker: int, chunks: AsyncIterator[bytes]) -> str:
+        """Write a body to a file; return the name of the file, which may differ from `name`.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        part = self._path / f"{_PART}{worker}"
+        try:
+            with self._output_errors():
+                file = part.open("xb", buffering=0)  # unbuffered: a write fails here, not on close
+            with file:
+                async for chunk in chunks:
+                    with self._output_errors():
+                        _write(file, chunk)
+            with self._output_errors():
+                return self._become(part, name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _become(self, part: Path, name: str) -> str:
+        """Rename the file to its name, or a similar one: no file is overwritten."""
+        stem, dot, suffix = name.rpartition(".")
+        number = 1
+        free = name
+        while (self._path / free).exists():
+            number += 1
+            free = f"{stem}-{number}{dot}{suffix}" if dot else f"{name}-{number}"
+        part.rename(self._path / free)
+        return free
+
+    @contextlib.contextmanager
+    def _output_errors(self) -> Generator[None, None, None]:
+        """Convert an OSError of the disk, to distinguish it from one of the network."""
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"{self._path} cannot be written to: {error.strerror}") from error
+
+
+def _write(file: FileIO, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]

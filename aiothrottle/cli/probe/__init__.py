@@ -1,1 +1,0 @@
-"""Probes the limits of a server: ``aiothrottle probe``."""

@@ -1,1 +1,0 @@
-"""Tries an algorithm against a simulated server: ``aiothrottle simulate``."""
