@@ -5,7 +5,9 @@ Invariant: a wrong argument, or two that contradict each other, raise before a l
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from functools import partial
+from typing import Any, Literal, TypedDict, TypeVar
+from weakref import WeakMethod
 
 from aiothrottle._checks import check_number, check_whole, number, shown
 from aiothrottle._core.engine import Engine
@@ -25,6 +27,9 @@ from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.stores.share_size import OnStoreError, check_share
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.store import Key, Store, name_of
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 def make_engine(
@@ -145,9 +150,12 @@ def _share_rate(
     prefetch: RateLike | None,
 ) -> None:
     """Reserve the tokens of the engine in the store."""
+    from aiothrottle.stores.caller import Caller
     from aiothrottle.stores.shared_bucket import SharedBucket
+    from aiothrottle.stores.wait_until import SharedWaitUntil
 
-    if max_wait(algorithm) < math.inf and not (max_reservation is None is prefetch):
+    rejects = max_wait(algorithm) < math.inf
+    if rejects and not (max_reservation is None is prefetch):
         raise ValueError(
             f"{algorithm!r} says itself how far ahead a request may wait: "
             "no max_reservation and no prefetch"
@@ -157,9 +165,16 @@ def _share_rate(
         tokens = as_rate(prefetch)
         if tokens.limit < 1:
             raise ValueError(f"prefetch must be 1 token or more, got {number(tokens.limit)}")
-    engine.shared = SharedBucket(
-        engine, algorithm, store=store, max_reservation=max_reservation, prefetch=tokens, **options
+    make = partial(SharedWaitUntil, observers=engine.observers) if rejects else SharedBucket
+    engine.shared = make(
+        *(engine.bucket, engine.queue, engine.semaphore, engine.pause, algorithm),
+        store=store,
+        changed=_weakly(engine.store_changed),
+        max_reservation=max_reservation,
+        prefetch=tokens,
+        **options,
     )
+    engine.caller = Caller(engine.shared, "aiothrottle tokens", engine.store_answered)
 
 
 def _share_slots(
@@ -174,6 +189,17 @@ def _share_slots(
             f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
         )
     engine.leased = SharedSemaphore(engine, shared, store=store, **options)
+
+
+def _weakly(method: Callable[[_Argument], _Result]) -> Callable[[_Argument], _Result | None]:
+    """Return a function that calls the method while its object lives, and does not keep it."""
+    reference = WeakMethod(method)
+
+    def call(argument: _Argument) -> _Result | None:
+        found = reference()
+        return None if found is None else found(argument)
+
+    return call
 
 
 def _check_store(store: Store, key: Key | None, parent: Engine | None) -> None:

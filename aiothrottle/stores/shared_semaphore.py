@@ -38,7 +38,6 @@ from aiothrottle.stores.slot_wakeups import SlotWakeups
 
 if TYPE_CHECKING:
     from aiothrottle._core.engine import Engine
-    from aiothrottle.events import StoreDown, StoreUp
     from aiothrottle.stores.share_size import OnStoreError
     from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted, SlotStore
@@ -100,7 +99,7 @@ class SharedSemaphore:
             key,
             choice=on_store_error,
             local_share=local_share,
-            report=self._report,
+            report=engine.store_changed,
             retry=self._server_returned,
         )
         self._tries = SlotTries()
@@ -285,10 +284,7 @@ class SharedSemaphore:
             return
         self._outage.end_fallback()
         self._engine.fail_all(error)
-        fail_tries(tries, error, self._engine.label)
-
-    def _report(self, change: "StoreDown | StoreUp") -> None:
-        self._engine.report_store(change, self)
+        fail_tries(tries, error, self._engine.observers.label)
 
     def _server_returned(self) -> None:
         if self._ask_at < math.inf:
