@@ -102,10 +102,10 @@ def make_engine(
     engine = Engine(own, clock, limits=limits, max_queue=max_queue, above=parent)
     if store is not None and key is not None:
         options = _StoreOptions(key=key, on_store_error=on_store_error, local_share=local_share)
-        if shares_rate:
-            _share_rate(engine, plan.algorithm, store, options, max_reservation, prefetch)
         if leased is not None:
             _share_slots(engine, leased, store, options)
+        if shares_rate:
+            _share_rate(engine, plan.algorithm, store, options, max_reservation, prefetch)
     feedback = Feedback(plan.rate, slots, plan.guard)
     # Until the server has reported its rate, its answers are counted.
     engine.adaptation.feedback = feedback if feedback.is_needed or limits.rate_unknown else None
@@ -174,13 +174,14 @@ def _share_rate(
         prefetch=tokens,
         **options,
     )
-    engine.caller = Caller(engine.shared, "aiothrottle tokens", engine.store_answered)
+    engine.callers += (Caller(engine.shared, "aiothrottle tokens", engine.store_answered),)
 
 
 def _share_slots(
     engine: Engine, shared: SharedConcurrency, store: Store, options: _StoreOptions
 ) -> None:
     """Lease the slots of the engine in the store."""
+    from aiothrottle.stores.caller import Caller
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
     from aiothrottle.stores.slots import SlotStore
 
@@ -188,7 +189,14 @@ def _share_slots(
         raise TypeError(
             f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
         )
-    engine.leased = SharedSemaphore(engine, shared, store=store, **options)
+    engine.leased = SharedSemaphore(
+        *(engine.semaphore, engine.bucket, engine.observers, shared),
+        store=store,
+        startable=_weakly(engine.startable),
+        changed=_weakly(engine.store_changed),
+        **options,
+    )
+    engine.callers += (Caller(engine.leased, "aiothrottle slots", engine.store_answered),)
 
 
 def _weakly(method: Callable[[_Argument], _Result]) -> Callable[[_Argument], _Result | None]:

@@ -125,7 +125,7 @@ class Engine:
         "above",
         "adaptation",
         "bucket",
-        "caller",
+        "callers",
         "closed",
         "consumer",
         "debug",
@@ -168,8 +168,8 @@ class Engine:
         self.leased: SharedSemaphore | None = None
         #: Reserves the tokens in a store, if processes share a rate.
         self.shared: SharedBucket | None = None
-        #: Makes its calls.
-        self.caller: Caller | None = None
+        #: Make the calls of these two.
+        self.callers: tuple[Caller, ...] = ()
         #: The engine of the parent, which has to grant as well.
         self.above: Engine | None = above
         # The request that stands in the queue above.
@@ -259,8 +259,8 @@ class Engine:
     @property
     def store_up(self) -> bool | None:
         """Whether the store answered the last call; None: there is no store."""
-        parts = [part for part in (self.shared, self.leased) if part is not None]
-        return all(part.store_up for part in parts) if parts else None
+        callers = self.callers
+        return all(caller.part.store_up for caller in callers) if callers else None
 
     @property
     def is_in_use(self) -> bool:
@@ -290,8 +290,7 @@ class Engine:
             now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
-            and (self.leased is None or self.leased.is_idle)
-            and (self.caller is None or self.caller.is_idle(now))
+            and all(caller.is_idle(now) for caller in self.callers)
         )
 
     def statistics(self) -> Statistics:
@@ -454,10 +453,8 @@ class Engine:
             self.queue.add(waiter, future)
             needs_call = self.shared is not None and self.shared.joined(waiter)
             # With several priorities the new waiter may be the head.
-            if needs_call or self.consumer is None or self.queue.others:
+            if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
                 self.wake()
-            elif self.leased is not None:
-                self.leased.refresh()
         except BaseException:  # whatever it is, no waiter stays without a task
             self.cancel(waiter)
             raise
@@ -606,7 +603,7 @@ class Engine:
         if affected:
             self.wake()
         if self.leased is not None:
-            self.leased.refresh()
+            self.call_store()
 
     # ---- the engine above ------------------------------------------------------------------------
 
@@ -671,6 +668,7 @@ class Engine:
             self._stall.flows = True
         if self.leased is not None:
             self.leased.slot_released()
+            self.call_store()
         if self.above is not None and waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)
 
@@ -774,10 +772,11 @@ class Engine:
         """
         self.bind()
         # A slot of a store, if one is free.
-        async with nullcontext() if self.leased is None else self.leased.try_lease():
+        asks = not (self.queue.count or self.closed)
+        async with nullcontext() if self.leased is None else self.leased.try_lease(asks=asks):
             waiter.at = now = self.now()
-            if self.shared is not None and self.caller is not None:
-                return await self._try_shared(self.shared, self.caller, waiter, now, peek=peek)
+            if self.shared is not None:
+                return await self._try_shared(self.shared, waiter, now, peek=peek)
             if self._decide_at_once(now, waiter.cost) <= 0.0:
                 if not peek:
                     self._start(waiter, now)
@@ -787,7 +786,7 @@ class Engine:
             return self._verdict(self.estimate(now, waiter))
 
     async def _try_shared(
-        self, shared: "SharedBucket", caller: "Caller", waiter: Waiter, now: float, *, peek: bool
+        self, shared: "SharedBucket", waiter: Waiter, now: float, *, peek: bool
     ) -> Verdict:
         """Do the same with the tokens in the store.
 
@@ -814,7 +813,7 @@ class Engine:
         try:
             call = store.reserve(key, algorithm, [cost])
             unused = partial(shared.give_back_unused, cost)
-            answer = await self._named(caller.ask(call, unused))
+            answer = await self._named(self.callers[-1].ask(call, unused))
             now = shared.note(answer)
             if answer.instants:
                 waiter.at, waiter.started = now, True
@@ -968,14 +967,18 @@ class Engine:
         if self._timer is not None:
             self._stop_timer()
         try:
-            plain = self.shared is None and self.leased is None
-            seconds = self._grant() if plain else self._serve_with_store()
+            if self.callers:
+                now = self.bucket.now()
+                for caller in self.callers:
+                    caller.part.tidy(now)
+                self.call_store()  # before the waiters run that are granted now
+            seconds = self._grant()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
             self.fail_all(error)
             return
         if not self.queue.count:
             self.wake()  # the task, to its end
-        elif seconds is not None:
+        elif seconds is not None and seconds < math.inf:  # else the answer of a store is served
             self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
 
     def _stop_timer(self) -> None:
@@ -988,26 +991,17 @@ class Engine:
         for waiter in self.queue:
             fail(waiter, twin(error, self.observers.label))
 
-    def _serve_with_store(self) -> float | None:
-        """Do what `_grant` does, and call the store if it is time to."""
-        if self.leased is not None:
-            self.leased.refresh()  # while the store fails there may be slots at once
-        if self.shared is not None:
-            self.shared.tidy(self.bucket.now())
-        if self.caller is not None:
-            self.caller.start()  # before the waiters run that are granted now
-        wait = self._grant()
-        return None if wait == math.inf else wait  # the answer of the store is served
-
     def call_store(self, *, later: bool = False) -> None:
         """Make the calls of the store that are due.
 
         Args:
             later: Whether the loop may be closing, as all tasks were cancelled.
         """
-        if self.caller is not None:
-            here = None if self.loop is None else current_task(self.loop)
-            self.caller.start(later=later or (here is not None and here.cancelling() > 0))
+        if self.callers and self.loop is not None:
+            here = current_task(self.loop)
+            later = later or (here is not None and here.cancelling() > 0)
+            for caller in self.callers:
+                caller.start(later=later)
 
     def store_answered(self, error: Exception | None) -> None:
         """Serve the queue after a call of the store, or raise its error in all waiters."""
@@ -1266,6 +1260,7 @@ class Engine:
         """
         if self.adaptation.update(rate_limit, concurrency_limit, self.shared, self.leased):
             self._limits_have_changed()
+        self.call_store()
 
     def follow(self, rates: Sequence[RateLike]) -> None:
         """Keep to the rates that the server has reported.
@@ -1318,15 +1313,15 @@ class Engine:
         self.now()  # voids the credit: entries on credit make no event
 
     def store_changed(self, change: events.StoreDown | events.StoreUp | None) -> None:
-        """Serve the queue, and emit the event.
+        """Call the store if it is time to, serve the queue, and emit the event.
 
         If both the tokens and the slots are in the store, it reports the first failure of either,
         and the recovery of both.
         """
+        self.call_store()
         self.wake()
         if change is not None and self.observers.listeners:
-            parts = [part for part in (self.shared, self.leased) if part is not None]
-            down = [part for part in parts if not part.store_up]
+            down = [caller for caller in self.callers if not caller.part.store_up]
             if len(down) == isinstance(change, events.StoreDown):
                 change.key = self.key
                 self.observers.emit(change)
@@ -1379,8 +1374,8 @@ class Engine:
             self.pause.shift(clock() - self.bucket.clock())
             self.bucket.restart(clock)
             self.adaptation.restart()
-        if self.caller is not None:
-            self.caller.restart(loop)
+        for caller in self.callers:
+            caller.restart(loop)
 
     def _leave_loop(self) -> None:
         """Forget the waiters of the old loop, which are dead, and its consumer."""
@@ -1388,8 +1383,6 @@ class Engine:
         self.semaphore.taken -= self.queue.resuming
         self.queue.resuming = 0
         self._stall = self._climber = None
-        if self.leased is not None:
-            self.leased.restart()
         self.queue.clear()
         self._charges = 0
         self.pause.pass_on(self.pause.trial)
@@ -1415,11 +1408,11 @@ class Engine:
         while (task := self.consumer) is not None and self.loop is loop:
             # Another task follows if this one is cancelled before its first step.
             await asyncio.wait([task])
-        if self.leased is not None and self.loop is loop:
-            await self.leased.close()
-        if self.caller is not None and self.shared is not None and self.loop is loop:
-            await self.caller.close()
-            await self.shared.store.close()
+        if self.loop is loop:
+            for caller in self.callers:
+                await caller.close()
+            if self.shared is not None:
+                await self.shared.store.close()
 
 
 def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> int | None:
