@@ -58,8 +58,8 @@ class Part(Protocol):
         """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
         ...
 
-    def order(self) -> Order:
-        """Return the call that is due now."""
+    def order(self) -> Order | float:
+        """Return the call that is due now, or the seconds until one is."""
         ...
 
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -127,14 +127,14 @@ class Caller:
         serve: Callable[[Exception | None], None] | None,
     ) -> None:
         part = self.part
-        while (wait := part.due_in()) <= 0.0:
-            call, fill, fail, stop = part.order()
+        while isinstance(order := part.order(), Order):
+            call, fill, fail, stop = order
             try:
                 answer = await call
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
                 if serve is not None:
                     serve(fail(error))
-                wait = SHORTEST_BREAK  # the waiters that raise it have not left yet
+                order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
             except BaseException:
                 stop()
@@ -142,7 +142,8 @@ class Caller:
             if fill(answer) and serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
-        self._set_timer(loop, wait)
+        if order < math.inf or self._timer is not None:
+            self._set_timer(loop, order)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if self._task is not task:

@@ -55,6 +55,8 @@ class ReservedState:
     @property
     def tokens(self) -> float:
         """How many are ready, now or later."""
+        if len(self.ready) == 1:
+            return self.ready[0].cost
         return total([reservation.cost for reservation in self.ready])
 
     def counted(self, owed: Reservation, cost: float, instant: float) -> None:
@@ -140,12 +142,10 @@ class ReservedState:
         while self.ready and self.ready[-1].at > instant:
             self.returned.append(self.ready.pop())
 
-    def give_back_older(self, instant: float) -> bool:
-        """Return what was ready by the instant; and whether there was any."""
-        before = len(self.ready)
+    def give_back_older(self, instant: float) -> None:
+        """Return what was ready by the instant."""
         while self.ready and self.ready[0].at <= instant:
             self.returned.append(self.ready.popleft())
-        return len(self.ready) < before
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Reserved:
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
         """Seconds until the cost is ready: infinity if it is not reserved."""
-        return self.delay_behind(state, now, cost, 0.0)
+        return self.delay_behind(state, now, cost, 0.0) if state.ready or not cost else math.inf
 
     def delay_behind(self, state: ReservedState, now: float, cost: float, ahead: float) -> float:
         """Seconds until the cost is ready after the `ahead` tokens."""

@@ -23,7 +23,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +189,7 @@ class SharedBucket:
         "_has_failed",
         "_has_resources",
         "_is_closed",
+        "_line",
         "_max_reservation",
         "_others_ahead",
         "_pause",
@@ -225,6 +226,8 @@ class SharedBucket:
     ) -> None:
         self._bucket = bucket
         self._queue = queue
+        # The waiters that tokens are reserved for, in order.
+        self._line: Iterable[Waiter] = queue
         self._semaphore = semaphore
         self._pause = pause
         self._changed = changed
@@ -314,7 +317,9 @@ class SharedBucket:
         if now < self._pause.opens_at:
             reserved.give_back()
         elif not self._queue.resuming:
-            if reserved.ready and reserved.give_back_older(now - prefetch.patience):
+            too_old = now - prefetch.patience
+            if reserved.ready and reserved.ready[0].at <= too_old:
+                reserved.give_back_older(too_old)
                 prefetch.next //= 2  # they were not used in time
             is_full = self._semaphore.taken >= self._semaphore.slots
             if is_full and prefetch.fetched and not self._keeps_prefetched():
@@ -323,8 +328,6 @@ class SharedBucket:
 
     def queue_is_empty(self) -> None:
         """Return what was reserved for waiters."""
-        if not self._keeps_prefetched():
-            self._prefetch.reset()
         self._give_back()
         if self.store.is_down:
             self.store.stop_waiting()
@@ -349,26 +352,13 @@ class SharedBucket:
 
     def due_in(self) -> float:
         """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
-        now, reserved = self._bucket.now(), self._reserved
-        if not self._queue.count:
-            self._give_back_unused(now)
-        if reserved.returned or reserved.owed:
-            return 0.0
-        if not self._queue.count:
-            # Prefetched tokens are kept so long.
-            ready, patience = reserved.ready, self._prefetch.patience
-            return max(SHORTEST_BREAK, until(ready[0].at + patience, now)) if ready else math.inf
-        costs = self._missing(now, 1)
-        if not costs:
-            return math.inf
-        wait = self._wait_to_ask(now, costs[0])
-        if self._turn and not wait:
-            self._turn_until = now + random.uniform(0.0, self._turn)
-            self._turn = 0.0
-        return max(wait, self._turn_until - now)
+        return self._due(most=1)[0]
 
-    def order(self) -> Order:
-        """Return the call that is due now."""
+    def order(self) -> Order | float:
+        """Return the call that is due now, or the seconds until one is."""
+        wait, costs = self._due()
+        if wait > 0.0:
+            return wait
         reserved = self._reserved
         if reserved.returned:
             return self._refund()
@@ -378,11 +368,44 @@ class SharedBucket:
             call = self.store.record(self.key, self.algorithm, owed.cost)
             fill = partial(self._recorded, owed, owed.cost)
             return Order(call, fill, self._failed_to_settle, reserved.owe_again)
-        now, room = self._bucket.clock(), self._batching.batch
-        if self._batching.way:
-            room = self._batching.room(self._left(now))
-        costs = self._missing(now, room)
-        return self._reserve(costs, costs + self._prefetched(now, costs, room), now)
+        now, missing, ahead = self._bucket.clock(), len(costs), self._ahead()
+        costs += self._prefetched(now, costs)
+        return Order(
+            self.store.reserve(self.key, self.algorithm, costs, horizon=ahead),
+            partial(self._granted, costs, missing, ahead, now),
+            self._failed_to_reserve,
+            _nothing,
+        )
+
+    def _due(self, most: int | None = None) -> tuple[float, list[float]]:
+        """Return the seconds until a call is due, and the costs to reserve by it.
+
+        Args:
+            most: How many costs, at the most; None: as many as suit one call.
+        """
+        now, reserved = self._bucket.now(), self._reserved
+        ready, waits = reserved.ready, self._queue.count > 0
+        if ready and not waits:
+            self._give_back_unused(now)
+        if reserved.returned or reserved.owed:
+            return 0.0, []
+        if not waits:
+            # Prefetched tokens are kept so long.
+            patience = self._prefetch.patience
+            wait = max(SHORTEST_BREAK, until(ready[0].at + patience, now)) if ready else math.inf
+            return wait, []
+        costs = self._missing(now, self._room(now) if most is None else most)
+        if not costs:
+            return math.inf, []
+        if reserved.returned:
+            return 0.0, []
+        wait = self._bucket.quota_delay(now, costs[0])
+        if now < self._ask_at and covers(costs[0], self._rejected_cost):
+            wait = max(wait, until(self._ask_at, now))
+        if self._turn and not wait:
+            self._turn_until = now + random.uniform(0.0, self._turn)
+            self._turn = 0.0
+        return max(wait, self._turn_until - now), costs
 
     def _missing(self, now: float, most: int) -> list[float]:
         """Return the costs at the head of the queue that are not reserved, the first `most`.
@@ -394,12 +417,13 @@ class SharedBucket:
             return []
         reserved, batching = self._reserved, self._batching
         free = self._semaphore.slots - self._semaphore.taken
-        tokens, is_enough = 0.0, False
-        if reserved.ready:
-            tokens, is_enough = reserved.tokens, self._left(now) > batching.low
+        tokens = left = reserved.tokens if reserved.ready else 0.0
+        if batching.way:
+            left = self._left(now)
+        is_enough = left.real > batching.low
         begun, cost = False, 0.0
         costs: list[float] = []
-        for waiter in self._waiters():
+        for waiter in self._line:
             future = waiter.future
             if future is None:
                 continue
@@ -412,7 +436,7 @@ class SharedBucket:
             cost = waiter.cost
             if not cost:
                 continue
-            if not costs and tokens and covers(tokens, cost):
+            if not costs and tokens and (tokens == cost or covers(tokens, cost)):
                 if not begun and is_enough:
                     return []
                 tokens -= cost
@@ -429,9 +453,10 @@ class SharedBucket:
                 costs.append(cost)
         return costs
 
-    def _waiters(self) -> "Iterable[Waiter]":
-        """Return the waiters that tokens are reserved for, in order."""
-        return self._queue
+    def _room(self, now: float) -> int:
+        """Return the most costs to ask for now."""
+        batching = self._batching
+        return batching.room(self._left(now)) if batching.way else batching.batch
 
     def _left(self, now: float) -> float:
         """Return the tokens that are reserved beyond those that the queue takes now.
@@ -439,20 +464,10 @@ class SharedBucket:
         Of several resources those of requests: a call asks for a number of requests.
         """
         reserved = self._reserved
-        tokens = reserved.tokens.real
-        if not self._batching.way:
-            return tokens
         ready = math.fsum([each.cost.real for each in reserved.ready if each.at <= now])
-        return tokens - min(ready, self._queue.cost.real)
+        return reserved.tokens.real - min(ready, self._queue.cost.real)
 
-    def _wait_to_ask(self, now: float, cost: float) -> float:
-        """Seconds for which a call for the cost is of no use."""
-        wait = 0.0
-        if now < self._ask_at and covers(cost, self._rejected_cost):
-            wait = until(self._ask_at, now)
-        return max(wait, self._bucket.quota_delay(now, cost))
-
-    def _prefetched(self, now: float, costs: list[float], room: int) -> list[float]:
+    def _prefetched(self, now: float, costs: list[float]) -> list[float]:
         """Return the costs to reserve beyond those of the waiters."""
         prefetch, batching = self._prefetch, self._batching
         if self._has_resources:
@@ -461,7 +476,7 @@ class SharedBucket:
             tokens = self._remaining(now, costs, math.floor(prefetch.given.limit))
             return [float(tokens)] if tokens else []
         if batching.way:
-            most = int((room - math.fsum(costs)) / costs[-1])
+            most = int((self._room(now) - math.fsum(costs)) / costs[-1])
             return costs[-1:] * prefetch.learned_ahead(max(0, most))
         if len(costs) > 1 or self._queue.count > 1:
             prefetch.reset()
@@ -479,34 +494,24 @@ class SharedBucket:
 
     # ---- reserving -------------------------------------------------------------------------------
 
-    def _reserve(self, missing: list[float], costs: list[float], now: float) -> Order:
-        ahead = self._ahead()
-        call = self.store.reserve(self.key, self.algorithm, costs, horizon=ahead)
-        fill = partial(self._granted, missing, costs, ahead, now)
-        return Order(call, fill, self._failed_to_reserve, _nothing)
-
     def _ahead(self) -> float:
         """Return how many seconds ahead the next call may reserve."""
         least = self._batching.max_reservation
         return least if self._max_reservation is not None else max(least, self._others_ahead)
 
     def _granted(
-        self,
-        missing: list[float],
-        costs: list[float],
-        ahead: float,
-        begun: float,
-        answer: "Answer",
+        self, costs: list[float], missing: int, ahead: float, begun: float, answer: "Answer"
     ) -> bool:
-        """Keep what the store has granted."""
+        """Keep what the store has granted: of the costs, the first are missing."""
         taken = len(answer.instants)
-        now = self.hold(costs[:taken], answer)
+        now = self.note(answer)
+        self._reserved.hold(now, costs[:taken], answer.instants, answer.now)
         self._note_others_ahead(answer, ahead)
         if not self._has_resources:  # of which any one can be spent
             self._note_others(answer, math.fsum(costs[:taken]))
         if self._round_trip.note(now - begun):
             self._size_calls()
-        if taken < len(missing):
+        if taken < missing:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
             self._ask_at = self._rejected_until - (
@@ -522,12 +527,6 @@ class SharedBucket:
     def _failed_to_reserve(self, error: Exception) -> Exception:
         self._prefetch.reset()
         return error
-
-    def hold(self, costs: Sequence[float], answer: "Answer") -> float:
-        """Keep what the store has granted. Return the time."""
-        now = self.note(answer)
-        self._reserved.hold(now, costs, answer.instants, answer.now)
-        return now
 
     def note(self, answer: "Answer") -> float:
         """Note the state of the record. Return the time."""
@@ -577,6 +576,7 @@ class SharedBucket:
         """Return the reservations, as nobody waits, except prefetched tokens that may be kept."""
         now, reserved = self._bucket.now(), self._reserved  # what just started has used one
         if not self._keeps_prefetched():
+            self._prefetch.reset()
             reserved.give_back()
             return
         given = self._prefetch.given
@@ -586,7 +586,12 @@ class SharedBucket:
     def _give_back_unused(self, now: float) -> None:
         """Return the prefetched tokens that were not used in time, and all of a far store."""
         reserved, prefetch = self._reserved, self._prefetch
-        if reserved.give_back_older(now - prefetch.patience) and not prefetch.given:
+        too_old = now - prefetch.patience
+        if reserved.ready[0].at > too_old:
+            return
+        if prefetch.given:
+            reserved.give_back_older(too_old)
+        else:
             prefetch.reset()
             reserved.give_back()
 

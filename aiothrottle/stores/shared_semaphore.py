@@ -224,8 +224,13 @@ class SharedSemaphore:
         held = semaphore.slots - max(0, free - of_use)
         return held, max(0, min(of_use - free, most))
 
-    def order(self) -> Order:
-        """Return the claim that is due now; free slots that are of no use go back with it."""
+    def order(self) -> Order | float:
+        """Return the claim that is due now, or the seconds until one is.
+
+        Free slots that are of no use go back with it.
+        """
+        if wait := self.due_in():
+            return wait
         held, wanted = self._count()
         self._semaphore.add(held - self._semaphore.slots)
         tries, self._tries = self._tries, []

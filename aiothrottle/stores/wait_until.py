@@ -13,7 +13,7 @@ for a pause or for want of a slot, the store is asked again until there is anoth
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -27,11 +27,24 @@ from aiothrottle.stores.shared_bucket import SharedBucket
 
 if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
-    from aiothrottle._core.wait_queue import Waiter
+    from aiothrottle._core.wait_queue import Queue, Waiter
     from aiothrottle.algorithms import WaitUntil
     from aiothrottle.stores.store import Answer
 
 _MOST_PER_CALL = 1024
+
+
+class _Decided:
+    """The waiters of a queue but for the undecided ones, in order."""
+
+    __slots__ = ("_queue", "_undecided")
+
+    def __init__(self, queue: "Queue", undecided: "dict[Waiter, None]") -> None:
+        self._queue = queue
+        self._undecided = undecided
+
+    def __iter__(self) -> "Iterator[Waiter]":
+        return (waiter for waiter in self._queue if waiter not in self._undecided)
 
 
 class SharedWaitUntil(SharedBucket):
@@ -50,6 +63,7 @@ class SharedWaitUntil(SharedBucket):
         # The waiters that the store has not decided about yet, in order.
         self._undecided: dict[Waiter, None] = {}
         super().__init__(*args, **options)
+        self._line = _Decided(self._queue, self._undecided)
 
     def _size_calls(self) -> None:
         # A little less than a request may wait, so that the store does not count a rejection of a
@@ -91,7 +105,7 @@ class SharedWaitUntil(SharedBucket):
         if self._queue.resuming:
             return
         ready, fitting = iter(self._reserved.ready), 0
-        for waiter in self._waiters():
+        for waiter in self._line:
             if not waiter.cost or _has_left(waiter):
                 continue
             reservation = next(ready, None)
@@ -99,9 +113,6 @@ class SharedWaitUntil(SharedBucket):
                 break
             fitting += 1
         self._reserved.give_back_behind(fitting)
-
-    def _waiters(self) -> "Iterable[Waiter]":
-        return (waiter for waiter in self._queue if waiter not in self._undecided)
 
     # ---- the calls for the undecided -------------------------------------------------------------
 
@@ -133,10 +144,11 @@ class SharedWaitUntil(SharedBucket):
                     break
         return batch
 
-    def order(self) -> Order:
-        """Return the call that is due now."""
-        if self._undecided_due_in():
-            return super().order()
+    def order(self) -> Order | float:
+        """Return the call that is due now, or the seconds until one is."""
+        if wait := self._undecided_due_in():
+            order = super().order()
+            return order if isinstance(order, Order) else min(order, wait)
         batch = self._next_batch()
         costs = [waiter.cost for waiter in batch]
         patience, timeout = max_wait(self.algorithm), batch[0].timeout
@@ -155,7 +167,8 @@ class SharedWaitUntil(SharedBucket):
         self, batch: list["Waiter"], costs: list[float], patience: float, answer: "Answer"
     ) -> bool:
         taken = len(answer.instants)
-        now = self.hold(costs[:taken], answer)
+        now = self.note(answer)
+        self._reserved.hold(now, costs[:taken], answer.instants, answer.now)
         for waiter in batch[:taken]:
             self._undecided.pop(waiter, None)
         if answer.retry_after > patience:
