@@ -956,8 +956,8 @@ class Engine:
                 self.wake()  # the task was cancelled before its first step
             if self._stall is not None:
                 self._stall.end()
-            if self.shared is not None and not self.queue.count:
-                self.shared.queue_is_empty()
+            shared = self.shared
+            if shared is not None and not self.queue.count and shared.queue_is_empty():
                 # If the task was cancelled, the loop may be closing.
                 self.call_store(later=task.cancelling() > 0)
 

@@ -142,8 +142,7 @@ class Caller:
             if fill(answer) and serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
-        if order < math.inf or self._timer is not None:
-            self._set_timer(loop, order)
+        self._set_timer(loop, order)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if self._task is not task:

@@ -209,6 +209,9 @@ class Reserved:
     def take(self, state: ReservedState, now: float, cost: float) -> None:
         """Use what is ready; what is missing is owed."""
         ready, place = state.ready, 0
+        if ready and ready[0].cost == cost and ready[0].at <= now:  # as a rule
+            state.used.append((now, cost, ready.popleft().instant))
+            return
         while not covers(0.0, cost) and place < len(ready) and ready[place].at <= now:
             first = ready[place]
             if part := common(first.cost, cost):

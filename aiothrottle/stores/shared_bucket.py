@@ -326,12 +326,14 @@ class SharedBucket:
                 prefetch.reset()
                 reserved.give_back()  # it is unknown when a slot is free to use it
 
-    def queue_is_empty(self) -> None:
-        """Return what was reserved for waiters."""
+    def queue_is_empty(self) -> bool:
+        """Return what was reserved for waiters, and whether there is anything to call for."""
         self._give_back()
         if self.store.is_down:
             self.store.stop_waiting()
             self.ask_again()  # the next waiter finds out anew, and waits for the return
+        reserved = self._reserved
+        return bool(reserved.returned or reserved.ready or reserved.owed)
 
     def charge_reject(self, cost: float) -> None:
         """Count a request in the store that the algorithm rejects without a call."""
@@ -577,7 +579,8 @@ class SharedBucket:
         now, reserved = self._bucket.now(), self._reserved  # what just started has used one
         if not self._keeps_prefetched():
             self._prefetch.reset()
-            reserved.give_back()
+            if reserved.ready:
+                reserved.give_back()
             return
         given = self._prefetch.given
         reserved.give_back_later(now if given else now + self._round_trip.seconds)
