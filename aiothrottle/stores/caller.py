@@ -35,7 +35,7 @@ class Order(NamedTuple):
     #: Takes the error. Returns the error that the waiters raise; None: they wait on.
     fail: Callable[[Exception], Exception | None]
     #: Called if the task is cancelled during the call.
-    stop: Callable[[], None]
+    stop: Callable[[], None] = lambda: None
 
 
 class Part(Protocol):
@@ -132,8 +132,9 @@ class Caller:
             try:
                 answer = await call
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
+                raised = fail(error)
                 if serve is not None:
-                    serve(fail(error))
+                    serve(raised)
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
             except BaseException:

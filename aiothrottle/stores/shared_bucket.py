@@ -376,7 +376,6 @@ class SharedBucket:
             self.store.reserve(self.key, self.algorithm, costs, horizon=ahead),
             partial(self._granted, costs, missing, ahead, now),
             self._failed_to_reserve,
-            _nothing,
         )
 
     def _due(self, most: int | None = None) -> tuple[float, list[float]]:
@@ -590,13 +589,11 @@ class SharedBucket:
         """Return the prefetched tokens that were not used in time, and all of a far store."""
         reserved, prefetch = self._reserved, self._prefetch
         too_old = now - prefetch.patience
-        if reserved.ready[0].at > too_old:
-            return
-        if prefetch.given:
+        if reserved.ready[0].at <= too_old:
             reserved.give_back_older(too_old)
-        else:
-            prefetch.reset()
-            reserved.give_back()
+            if not prefetch.given:
+                prefetch.reset()
+                reserved.give_back()
 
     def _refund(self) -> Order:
         """Return one reservation; of a far store several at once, in order.
@@ -610,7 +607,7 @@ class SharedBucket:
             for each in [returned.popleft() for _ in range(count)]
         ]
         call = refunds[0] if count == 1 else asyncio.gather(*refunds, return_exceptions=True)
-        return Order(call, self._refunded, self._failed_to_settle, _nothing)
+        return Order(call, self._refunded, self._failed_to_settle)
 
     def _refunded(self, results: list[object] | None) -> bool:
         for result in results or ():
@@ -672,7 +669,3 @@ class SharedBucket:
         """Return all that is reserved: the engine is closed."""
         self._is_closed = True
         self._give_back()
-
-
-def _nothing() -> None:
-    """Do nothing if the call is cancelled: the next one asks for what is missing then."""

@@ -160,7 +160,6 @@ class SharedWaitUntil(SharedBucket):
             call,
             partial(self._decided, batch, costs, patience),
             partial(self._failed_to_decide, batch),
-            lambda: None,
         )
 
     def _decided(
