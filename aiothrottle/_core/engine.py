@@ -168,7 +168,7 @@ class Engine:
         self.leased: SharedSemaphore | None = None
         #: Reserves the tokens in a store, if processes share a rate.
         self.shared: SharedBucket | None = None
-        #: Make the calls of these two.
+        #: Make the calls of these two: first of the slots, which tokens are reserved for.
         self.callers: tuple[Caller, ...] = ()
         #: The engine of the parent, which has to grant as well.
         self.above: Engine | None = above
@@ -813,7 +813,8 @@ class Engine:
         try:
             call = store.reserve(key, algorithm, [cost])
             unused = partial(shared.give_back_unused, cost)
-            answer = await self._named(self.callers[-1].ask(call, unused))
+            *_, caller = self.callers  # that of the tokens
+            answer = await self._named(caller.ask(call, unused))
             now = shared.note(answer)
             if answer.instants:
                 waiter.at, waiter.started = now, True
@@ -968,9 +969,8 @@ class Engine:
             self._stop_timer()
         try:
             if self.callers:
-                now = self.bucket.now()
                 for caller in self.callers:
-                    caller.part.tidy(now)
+                    caller.part.tidy()
                 self.call_store()  # before the waiters run that are granted now
             seconds = self._grant()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
@@ -1098,7 +1098,7 @@ class Engine:
         if self.pause.awaits_trial:
             most = 1
         if self.shared is not None:
-            return min(waiting, self.shared.startable_soon(most))
+            return min(waiting, most, self.shared.soon)
         return min(waiting, max(1, self.bucket.startable(self.now(), most)))
 
     # ---- outcomes --------------------------------------------------------------------------------

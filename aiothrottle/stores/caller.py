@@ -50,7 +50,7 @@ class Part(Protocol):
         """Return whether nothing is held, due or to be remembered."""
         ...
 
-    def tidy(self, now: float) -> None:
+    def tidy(self) -> None:
         """Give up what cannot be used, before the queue is served."""
         ...
 

@@ -205,6 +205,7 @@ class SharedBucket:
         "_turn_until",
         "algorithm",
         "key",
+        "may_grant_credit",
         "store",
     )
 
@@ -240,6 +241,9 @@ class SharedBucket:
         self.key: Key = key
         self._max_reservation = max_reservation
         self._prefetch = Prefetch(prefetch)
+        #: Whether newcomers may use reservations without a further decision: else each reservation
+        #: is checked for its age.
+        self.may_grant_credit: bool = prefetch is not None
         self._round_trip = RoundTrip()
         self._is_closed = False
         # Whether tokens could not be returned or counted, for which one line is logged.
@@ -278,11 +282,6 @@ class SharedBucket:
         """Whether the store answered the last call."""
         return not self.store.is_down
 
-    @property
-    def may_grant_credit(self) -> bool:
-        """Whether newcomers may use reservations without a further decision."""
-        return self._prefetch.given is not None  # else each is checked for its age
-
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, due or to be remembered."""
         reserved = self._reserved
@@ -297,13 +296,14 @@ class SharedBucket:
             wait = max(wait, until(self._rejected_until, now))
         return max(wait, self._bucket.quota_delay(now, cost))
 
-    def startable_soon(self, most: int) -> int:
-        """Return for how many waiters slots are worth having, `most` at the most."""
-        return min(most, self._batching.soon)
+    @property
+    def soon(self) -> int:
+        """For how many waiters slots are worth having."""
+        return self._batching.soon
 
     def drop_stale(self, now: float) -> None:
         """Return the reservations that are too old for a newcomer."""
-        if self._reserved.ready and self._prefetch.given is None:
+        if self._reserved.ready and not self.may_grant_credit:
             self._reserved.give_back_older(now - _PATIENCE)
 
     def joined(self, waiter: "Waiter") -> bool:  # noqa: ARG002 - of use to `SharedWaitUntil`
@@ -311,9 +311,9 @@ class SharedBucket:
         self._prefetch.joined += 1
         return False
 
-    def tidy(self, now: float) -> None:
+    def tidy(self) -> None:
         """Return what is too old to be used, or cannot be used soon."""
-        reserved, prefetch = self._reserved, self._prefetch
+        now, reserved, prefetch = self._bucket.now(), self._reserved, self._prefetch
         if now < self._pause.opens_at:
             reserved.give_back()
         elif not self._queue.resuming:

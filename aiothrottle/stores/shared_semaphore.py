@@ -163,7 +163,7 @@ class SharedSemaphore:
         """Return a slot that was just released."""
         self._semaphore.add(-1)
 
-    def tidy(self, now: float) -> None:  # noqa: ARG002 - as many are in use at any time
+    def tidy(self) -> None:
         """Use slots without the store while the fallback serves, as many as it allows."""
         if self._outage.serves:
             held, wanted = self._count()
@@ -183,7 +183,7 @@ class SharedSemaphore:
         """
         self._trying += 1
         try:
-            self.tidy(0.0)
+            self.tidy()
             if asks and not (self._semaphore.free or self._outage.serves):
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
@@ -309,7 +309,7 @@ class SharedSemaphore:
                 self._answered_at = max(self._answered_at, now)
                 held, _ = self._count()
                 outage.begin_fallback(self.shared, held)
-            self.tidy(now)
+            self.tidy()
             _settle(tries)
             return None
         outage.end_fallback()

@@ -95,13 +95,13 @@ class SharedWaitUntil(SharedBucket):
         # When to call again for the undecided while the store fails; infinity: when it is back.
         self._retry_at = -math.inf
 
-    def tidy(self, now: float) -> None:
+    def tidy(self) -> None:
         """Return the reservations that do not fit the waiters, and all behind those.
 
         One reservation is for one request here: with a reservation of 2 two requests of a cost of 1
         would start at once.
         """
-        super().tidy(now)
+        super().tidy()
         if self._queue.resuming:
             return
         ready, fitting = iter(self._reserved.ready), 0
