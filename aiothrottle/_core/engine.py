@@ -968,10 +968,8 @@ class Engine:
         if self._timer is not None:
             self._stop_timer()
         try:
-            if self.callers:
-                for caller in self.callers:
-                    caller.part.tidy()
-                self.call_store()  # before the waiters run that are granted now
+            for caller in self.callers:
+                caller.prepare()  # before the waiters run that are granted now
             seconds = self._grant()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
             self.fail_all(error)
@@ -997,11 +995,8 @@ class Engine:
         Args:
             later: Whether the loop may be closing, as all tasks were cancelled.
         """
-        if self.callers and self.loop is not None:
-            here = current_task(self.loop)
-            later = later or (here is not None and here.cancelling() > 0)
-            for caller in self.callers:
-                caller.start(later=later)
+        for caller in self.callers:
+            caller.start(later=later)
 
     def store_answered(self, error: Exception | None) -> None:
         """Serve the queue after a call of the store, or raise its error in all waiters."""

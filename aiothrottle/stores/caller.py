@@ -98,21 +98,30 @@ class Caller:
         """Return whether no call is under way, and none may follow."""
         return self._task is None and not self._calls and self.part.is_idle(now)
 
+    def prepare(self) -> None:
+        """Do what `start` does, before the queue is served."""
+        self.part.tidy()
+        self.start()
+
     def start(self, *, later: bool = False) -> None:
         """Make the calls that are due, and have a timer for one that is due later.
 
         Args:
             later: Whether to leave also the first to the timer, as the loop may be closing: a new
-                task would be left over then, a timer is not missed.
+                task would be left over then, a timer is not missed. So it is if the task that runs
+                this is cancelled.
         """
         loop = self._loop
         if self._task is not None or loop is None or loop.is_closed():
             return
         wait = self.part.due_in()
-        if wait <= 0.0 and not later:
-            self._begin(loop)
-        else:
-            self._set_timer(loop, wait or _AFTER_CANCELLATION)
+        if wait <= 0.0:
+            here = asyncio.current_task(loop)
+            if not (later or (here is not None and here.cancelling())):
+                self._begin(loop)
+                return
+            wait = _AFTER_CANCELLATION
+        self._set_timer(loop, wait)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         # As with the consumer of the engine: a plain Task, in an empty context.

@@ -400,7 +400,7 @@ class SharedBucket:
             return math.inf, []
         if reserved.returned:
             return 0.0, []
-        wait = self._bucket.quota_delay(now, costs[0])
+        wait = self._bucket.quota_delay(now, costs[0]) if self._bucket.quotas else 0.0
         if now < self._ask_at and covers(costs[0], self._rejected_cost):
             wait = max(wait, until(self._ask_at, now))
         if self._turn and not wait:
@@ -531,7 +531,7 @@ class SharedBucket:
 
     def note(self, answer: "Answer") -> float:
         """Note the state of the record. Return the time."""
-        now, reserved = self._bucket.now(), self._reserved
+        now, reserved = self._bucket.clock(), self._reserved
         reserved.remaining, reserved.known_until = answer.remaining, now + answer.reset_after
         return now
 
@@ -639,6 +639,7 @@ class SharedBucket:
 
     def take(self, now: float, cost: float, answer: "Answer") -> None:
         """Take the tokens that the store has just granted to a request that does not wait."""
+        self._bucket.now()  # a request that just started has used a reservation
         if cost:  # ahead of those of the waiters that have come since
             self._reserved.ready.appendleft(Reservation(now, cost, answer.instants[0]))
         self._bucket.take(now, cost)
