@@ -501,10 +501,10 @@ class RateLimiter:
         """Check the arguments of a permit. Returns the cost for the engine."""
         tokens = self._check_cost(cost)
         if self._engine.resources:
-            if error := too_high(tokens, self._engine.capacity, self._engine.label):
+            if error := too_high(tokens, self._engine.capacity, self._engine.observers.label):
                 raise error
         elif tokens > self._engine.capacity:  # as in `too_high`, without the calls
-            raise CostTooHigh(tokens, self._engine.capacity, **self._engine.label)
+            raise CostTooHigh(tokens, self._engine.capacity, **self._engine.observers.label)
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:

@@ -2,7 +2,7 @@
 
 Prints the files of the package that a request passes and the calls of functions in them, for the
 walks that docs/concepts/how-it-works.md draws. The counts are those of one Python minor version and
-of one version of aiohttp.
+of one version of aiohttp. The store is a Valkey on loopback.
 """
 
 import asyncio
@@ -16,10 +16,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from measure import machine
+from redis.asyncio import Redis
+from server import valkey
 
 import aiothrottle
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.stores.redis import RedisStore
 
 PACKAGE = str(Path(aiothrottle.__file__).parent)
 
@@ -100,10 +103,27 @@ async def session() -> None:
             await get()
 
 
+async def store() -> None:
+    """Count an entry with a store."""
+    with valkey() as port:
+        async with (
+            Redis(port=port) as client,
+            RateLimiter(
+                "1000/s", concurrency_limit=10, store=RedisStore(client), key="walk"
+            ) as limiter,
+        ):
+            for _ in range(2):  # connects first, which takes longer
+                await enter(limiter)
+                await asyncio.sleep(0.1)
+            with counted("an entry with a RedisStore"):
+                await enter(limiter)
+                await asyncio.sleep(0.1)  # the caller ends
+
+
 def main() -> None:
     """Count all walks."""
     print(machine())
-    for walk in (entries, wait, session):
+    for walk in (entries, wait, session, store):
         asyncio.run(walk())
 
 

@@ -316,7 +316,6 @@ class Adaptation:
             self.limits.concurrency_limit = concurrency_limit
             if leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 leased.shared = concurrency_limit
-                leased.refresh()
         if plan is not None and rate_limit is not UNCHANGED:
             self._use(plan, shared)
             assert self.feedback is not None

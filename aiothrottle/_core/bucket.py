@@ -39,13 +39,13 @@ class LocalBucket:
     __slots__ = (
         "_bound",
         "_can",
-        "_quotas",
         "algorithm",
         "clock",
         "credit",
         "granted",
         "max_wait",
         "own",
+        "quotas",
         "started",
         "state",
         "timestamps",
@@ -61,9 +61,10 @@ class LocalBucket:
     _can: Capabilities
 
     def __init__(self, algorithm: Algorithm[Any], clock: Callable[[], float]) -> None:
-        # The bound of the burst, and the server's quota of each resource once it is reported.
+        # The bound of the burst, once there is one.
         self._bound: tuple[BoundedBurst, Level] | None = None
-        self._quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
+        #: The server's quota of each resource, once it is reported.
+        self.quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
         #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -82,8 +83,8 @@ class LocalBucket:
             bound, level = self._bound
             of_requests = isinstance(algorithm, PerResource)
             parts.append((PerResource((REQUESTS, bound)), (level,)) if of_requests else self._bound)
-        if self._quotas:
-            parts.append(_in_one(self._quotas))
+        if self.quotas:
+            parts.append(_in_one(self.quotas))
         if len(parts) > 1:
             algorithms, states = zip(*parts, strict=True)
             algorithm, state = AllOf(*algorithms), states
@@ -191,7 +192,7 @@ class LocalBucket:
         """Return the tokens that may be taken now."""
         own, state = self.own
         remaining = own.remaining(state, now)
-        for resource, (quota, of_server) in self._quotas.items():
+        for resource, (quota, of_server) in self.quotas.items():
             left = quota.remaining(of_server, now)
             if resource != REQUESTS:
                 left = Amounts({REQUESTS: math.inf, resource: left})
@@ -295,7 +296,7 @@ class LocalBucket:
     def restart(self, clock: Callable[[], float]) -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
-        self._quotas = {name: (quota, quota.start()) for name, (quota, _) in self._quotas.items()}
+        self.quotas = {name: (quota, quota.start()) for name, (quota, _) in self.quotas.items()}
         self.reset()
 
     # ---- the server's quota ----------------------------------------------------------------------
@@ -324,14 +325,14 @@ class LocalBucket:
         remaining, reset_after, resource, limit, error, _, refill = reported
         tokens = by_name(cost).get(resource, 0.0)
         uncounted = 0.0
-        if resource not in self._quotas:
+        if resource not in self.quotas:
             quota = ServerQuota(evenly=evenly)
             state = quota.start()
-            self._quotas = {**self._quotas, resource: (quota, state)}
+            self.quotas = {**self.quotas, resource: (quota, state)}
             self._adopt(*self.own)
             uncounted = in_flight * tokens  # each of them is taken for one like this
             state.unanswered = in_flight + 1.0
-        quota, state = self._quotas[resource]
+        quota, state = self.quotas[resource]
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         earliest = reset_after - error - (now - sent_at)
         binds = quota.evenly or refill or self._exceeds(now, resource, remaining, earliest)
@@ -350,15 +351,15 @@ class LocalBucket:
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
-        log = self._quotas[REQUESTS][1].log if REQUESTS in self._quotas else ()
+        log = self.quotas[REQUESTS][1].log if REQUESTS in self.quotas else ()
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
             for algorithm, state in filter(None, (self.own, self._bound)):
                 algorithm.take(state, timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
         """Let one request find out whether the server has reset its requests at that instant."""
-        if REQUESTS in self._quotas:
-            quota, state = self._quotas[REQUESTS]
+        if REQUESTS in self.quotas:
+            quota, state = self.quotas[REQUESTS]
             quota.expect_reset(state, at)
 
     def _exceeds(self, now: float, resource: str, tokens: float, seconds: float) -> bool:
@@ -380,20 +381,20 @@ class LocalBucket:
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Return the seconds until the server's quotas admit the cost."""
-        if not self._quotas:
+        if not self.quotas:
             return 0.0
-        quotas, states = _in_one(self._quotas)
+        quotas, states = _in_one(self.quotas)
         return quotas.delay(states, now, cost)
 
     def quota_spent_for(self, now: float) -> float:
         """Return the seconds until the server resets the quotas of which it leaves no token."""
-        return max((it.spent_for(state, now) for it, state in self._quotas.values()), default=0.0)
+        return max((it.spent_for(state, now) for it, state in self.quotas.values()), default=0.0)
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the requests that the server has left; None: not known."""
-        if REQUESTS not in self._quotas:
+        if REQUESTS not in self.quotas:
             return None
-        quota, state = self._quotas[REQUESTS]
+        quota, state = self.quotas[REQUESTS]
         return quota.reported(state, now)
 
 

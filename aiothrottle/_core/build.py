@@ -5,7 +5,9 @@ Invariant: a wrong argument, or two that contradict each other, raise before a l
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from functools import partial
+from typing import Any, Literal, TypedDict, TypeVar
+from weakref import WeakMethod
 
 from aiothrottle._checks import check_choice, check_number, check_whole, number, shown
 from aiothrottle._core.engine import Engine
@@ -24,6 +26,9 @@ from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.store import Key, OnStoreError, Store, check_share, name_of
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 def make_engine(
@@ -104,10 +109,10 @@ def make_engine(
     engine = Engine(own, clock, limits=limits, max_queue=max_queue, above=parent)
     if store is not None and key is not None:
         options = _StoreOptions(key=key, on_store_error=on_store_error, local_share=local_share)
-        if shares_rate:
-            _share_rate(engine, plan.algorithm, store, options, max_reservation, prefetch)
         if leased is not None:
             _share_slots(engine, leased, store, options)
+        if shares_rate:
+            _share_rate(engine, plan.algorithm, store, options, max_reservation, prefetch)
     feedback = Feedback(plan.rate, slots, plan.guard)
     # Until the server has reported its rate, its answers are counted.
     engine.adaptation.feedback = feedback if feedback.is_needed or limits.rate_unknown else None
@@ -152,9 +157,12 @@ def _share_rate(
     prefetch: RateLike | None,
 ) -> None:
     """Reserve the tokens of the engine in the store."""
+    from aiothrottle.stores.caller import Caller
     from aiothrottle.stores.shared_bucket import SharedBucket
+    from aiothrottle.stores.wait_until import SharedWaitUntil
 
-    if max_wait(algorithm) < math.inf and not (max_reservation is None is prefetch):
+    rejects = max_wait(algorithm) < math.inf
+    if rejects and not (max_reservation is None is prefetch):
         raise ValueError(
             f"{algorithm!r} says itself how far ahead a request may wait: "
             "no max_reservation and no prefetch"
@@ -164,15 +172,23 @@ def _share_rate(
         tokens = as_rate(prefetch)
         if tokens.limit < 1:
             raise ValueError(f"prefetch must be 1 token or more, got {number(tokens.limit)}")
-    engine.shared = SharedBucket(
-        engine, algorithm, store=store, max_reservation=max_reservation, prefetch=tokens, **options
+    make = partial(SharedWaitUntil, observers=engine.observers) if rejects else SharedBucket
+    engine.shared = make(
+        *(engine.bucket, engine.queue, engine.semaphore, engine.pause, algorithm),
+        store=store,
+        changed=_weakly(engine.store_changed),
+        max_reservation=max_reservation,
+        prefetch=tokens,
+        **options,
     )
+    engine.callers += (Caller(engine.shared, "aiothrottle tokens", engine.store_answered),)
 
 
 def _share_slots(
     engine: Engine, shared: SharedConcurrency, store: Store, options: _StoreOptions
 ) -> None:
     """Lease the slots of the engine in the store."""
+    from aiothrottle.stores.caller import Caller
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
     from aiothrottle.stores.slots import SlotStore
 
@@ -180,7 +196,25 @@ def _share_slots(
         raise TypeError(
             f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
         )
-    engine.leased = SharedSemaphore(engine, shared, store=store, **options)
+    engine.leased = SharedSemaphore(
+        *(engine.semaphore, engine.bucket, engine.observers, shared),
+        store=store,
+        startable=_weakly(engine.startable),
+        changed=_weakly(engine.store_changed),
+        **options,
+    )
+    engine.callers += (Caller(engine.leased, "aiothrottle slots", engine.store_answered),)
+
+
+def _weakly(method: Callable[[_Argument], _Result]) -> Callable[[_Argument], _Result | None]:
+    """Return a function that calls the method while its object lives, and does not keep it."""
+    reference = WeakMethod(method)
+
+    def call(argument: _Argument) -> _Result | None:
+        found = reference()
+        return None if found is None else found(argument)
+
+    return call
 
 
 def _check_store(store: Store, key: Key | None, parent: Engine | None) -> None:

@@ -27,12 +27,13 @@ import math
 import sys
 import weakref
 from asyncio import Future, current_task, get_running_loop
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
+from functools import partial
 from inspect import CO_ASYNC_GENERATOR
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from aiothrottle import events
 from aiothrottle._core.adaptation import Adaptation
@@ -55,6 +56,7 @@ from aiothrottle._core.wait_queue import (
     TurnQueue,
     Waiter,
     WaitQueue,
+    fail,
     is_granted,
 )
 from aiothrottle.algorithms import Algorithm
@@ -62,9 +64,9 @@ from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.amounts import Resource, as_costs, least, positive, resources_of
 from aiothrottle.errors import (
     CostTooHigh,
-    Label,
     LimiterClosed,
     QueueFull,
+    StoreUnavailable,
     ThrottleTimeout,
     in_another_thread,
     nested,
@@ -75,8 +77,11 @@ from aiothrottle.rate import Rate, RateLike
 from aiothrottle.statistics import BoundBy, Statistics
 
 if TYPE_CHECKING:
+    from aiothrottle.stores.caller import Caller
     from aiothrottle.stores.shared_bucket import SharedBucket
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
+
+_Answer = TypeVar("_Answer")
 
 # The module whose frames stand between a block and its engine.
 _PERMIT = "aiothrottle.permit"
@@ -120,6 +125,7 @@ class Engine:
         "above",
         "adaptation",
         "bucket",
+        "callers",
         "closed",
         "consumer",
         "debug",
@@ -132,7 +138,6 @@ class Engine:
         "queue",
         "rejects_waiters",
         "resources",
-        "resuming",
         "semaphore",
         "shared",
         "thread",
@@ -163,6 +168,8 @@ class Engine:
         self.leased: SharedSemaphore | None = None
         #: Reserves the tokens in a store, if processes share a rate.
         self.shared: SharedBucket | None = None
+        #: Make the calls of these two: first of the slots, which tokens are reserved for.
+        self.callers: tuple[Caller, ...] = ()
         #: The engine of the parent, which has to grant as well.
         self.above: Engine | None = above
         # The request that stands in the queue above.
@@ -181,8 +188,7 @@ class Engine:
         self.consumer: asyncio.Task[None] | None = None
         self._alarm: Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: Waiters that were granted and have not resumed yet, and the epoch of their grant.
-        self.resuming: int = 0
+        # The epoch in which the waiters that have not resumed yet were granted.
         self._granted_in: int = 0
         #: Counts the changes that affect decisions.
         self.epoch: int = 0
@@ -220,11 +226,6 @@ class Engine:
         return self.observers.key
 
     @property
-    def label(self) -> Label:
-        """What an error says of this limiter."""
-        return {"key": self.observers.key, "name": self.observers.name}
-
-    @property
     def capacity(self) -> float:
         """The greatest cost that this limiter and those above can ever admit."""
         capacity = self.bucket.capacity
@@ -238,7 +239,7 @@ class Engine:
     @property
     def in_flight(self) -> int:
         """The number of permits that are held."""
-        return self.semaphore.taken - self.resuming
+        return self.semaphore.taken - self.queue.resuming
 
     @property
     def is_bounded(self) -> bool:
@@ -258,8 +259,8 @@ class Engine:
     @property
     def store_up(self) -> bool | None:
         """Whether the store answered the last call; None: there is no store."""
-        parts = [part for part in (self.shared, self.leased) if part is not None]
-        return all(part.store_up for part in parts) if parts else None
+        callers = self.callers
+        return all(caller.part.store_up for caller in callers) if callers else None
 
     @property
     def is_in_use(self) -> bool:
@@ -289,8 +290,7 @@ class Engine:
             now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
-            and (self.leased is None or self.leased.is_idle)
-            and (self.shared is None or self.shared.is_idle(now))
+            and all(caller.is_idle(now) for caller in self.callers)
         )
 
     def statistics(self) -> Statistics:
@@ -373,7 +373,7 @@ class Engine:
     def _decide_at_once(self, now: float, cost: float) -> float:
         """Decide about a new request, which never overtakes a waiter: 0.0 if it may start now."""
         if self.closed:
-            raise LimiterClosed(**self.label)
+            raise LimiterClosed(**self.observers.label)
         if self.queue.count:
             return math.inf
         if self.shared is not None:
@@ -455,7 +455,7 @@ class Engine:
                 self._start(waiter, now)
                 return None
         if self.closed:
-            raise LimiterClosed(**self.label)
+            raise LimiterClosed(**self.observers.label)
         if self.limits.are_updated and (error := self._too_high(waiter.cost)):
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
@@ -469,13 +469,10 @@ class Engine:
         future: Future[None] = Future(loop=loop)
         try:
             self.queue.add(waiter, future)
-            if self.shared is not None:
-                self.shared.joined(waiter)
+            needs_call = self.shared is not None and self.shared.joined(waiter)
             # With several priorities the new waiter may be the head.
-            if self.consumer is None or self.queue.others:
+            if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
                 self.wake()
-            elif self.leased is not None:
-                self.leased.refresh()
         except BaseException:  # whatever it is, no waiter stays without a task
             self.cancel(waiter)
             raise
@@ -524,13 +521,13 @@ class Engine:
         if self._granted_in != self.epoch and not self._may_start(waiter):
             return self._stay(waiter)
         self._climber = None
-        self.resuming -= 1
+        self.queue.resuming -= 1
         bucket.started = waiter
         waited = now - waiter.at
         waiter.waited = waited if waited > 0.0 else 0.0
         waiter.at = now
         self.queue.remove(waiter)
-        if not self.resuming:
+        if not self.queue.resuming:
             assert self.loop is not None
             self.loop.call_soon(self._all_started)
             if not self.queue.count:
@@ -582,7 +579,7 @@ class Engine:
         """
         self._take_back()
         if self.rejects_waiters:
-            error: Exception | None = LimiterClosed(**self.label)
+            error: Exception | None = LimiterClosed(**self.observers.label)
         else:
             error = self._too_high(waiter.cost)
         if error is not None:
@@ -613,18 +610,18 @@ class Engine:
 
     def _take_back(self) -> None:
         """Undo a grant that was not used."""
-        self.resuming -= 1
+        self.queue.resuming -= 1
         self.semaphore.taken -= 1
 
     def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
         """Remove the waiter from the queue, and wake the consumer if the order changes."""
         # While waiters are resuming, the timer may be for this waiter.
-        affected = resumed or self.resuming or self.queue.head is waiter
+        affected = resumed or self.queue.resuming or self.queue.head is waiter
         self.queue.remove(waiter)
         if affected:
             self.wake()
         if self.leased is not None:
-            self.leased.refresh()
+            self.call_store()
 
     # ---- the engine above ------------------------------------------------------------------------
 
@@ -647,10 +644,10 @@ class Engine:
                 return above.arrive(waiter.above)
             return None if waiter.above.started else above.resume(waiter.above)
         except ThrottleTimeout as error:
-            self.reject("timeout")
+            self.observers.reject("timeout")
             raise self._timeout_error(error.retry_after, error.timeout, waiter) from None
         except QueueFull:
-            self.reject("queue full")
+            self.observers.reject("queue full")
             raise
 
     def _descend(self, waiter: Waiter) -> None:
@@ -689,6 +686,7 @@ class Engine:
             self._stall.flows = True
         if self.leased is not None:
             self.leased.slot_released()
+            self.call_store()
         if self.above is not None and waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)
 
@@ -754,8 +752,7 @@ class Engine:
             self.bucket.refund(waiter, now, less)
             self.wake()
         waiter.cost = cost
-        if self.shared is not None:
-            self.shared.flush()
+        self.call_store()
         if self.above is not None and waiter.above is not None:
             self.above.settle(waiter.above, self._cost_above(cost))
 
@@ -764,8 +761,9 @@ class Engine:
         self.bind()
         if self.shared is None:
             self.charge(cost)
-        else:
-            await self.shared.record(cost)
+            return
+        shared = self.shared
+        shared.note(await self._named(shared.store.record(shared.key, shared.algorithm, cost)))
 
     def charge(self, cost: float) -> None:
         """Take tokens out of turn, here and above."""
@@ -792,7 +790,8 @@ class Engine:
         """
         self.bind()
         # A slot of a store, if one is free.
-        async with nullcontext() if self.leased is None else self.leased.try_lease():
+        asks = not (self.queue.count or self.closed)
+        async with nullcontext() if self.leased is None else self.leased.try_lease(asks=asks):
             waiter.at = now = self.now()
             if self.shared is not None:
                 return await self._try_shared(self.shared, waiter, now, peek=peek)
@@ -801,37 +800,60 @@ class Engine:
                     self._start(waiter, now)
                 return self._verdict(0.0, allowed=True)
             if not peek:
-                self.reject("no room")
+                self.observers.reject("no room")
             return self._verdict(self.estimate(now, waiter))
 
     async def _try_shared(
         self, shared: "SharedBucket", waiter: Waiter, now: float, *, peek: bool
     ) -> Verdict:
+        """Do the same with the tokens in the store.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
         if self.closed:
-            raise LimiterClosed(**self.label)
-        wait = max(self.decide(now, 0.0), self.bucket.quota_delay(now, waiter.cost))
-        if self.queue.count or wait > 0.0:  # not the store rejects it
+            raise LimiterClosed(**self.observers.label)
+        store, key, algorithm, cost = shared.store, shared.key, shared.algorithm, waiter.cost
+        wait = max(self.decide(now, 0.0), self.bucket.quota_delay(now, cost))
+        rejected = bool(self.queue.count) or wait > 0.0  # not by the store
+        if peek or rejected:
             if not peek:
-                self.reject("no room")
-            wait = self.estimate(now, waiter)
-            verdict = await shared.peek(waiter.cost)
-            return verdict._replace(allowed=False, retry_after=max(wait, verdict.retry_after))
-        if peek:
-            return await shared.peek(waiter.cost)
+                self.observers.reject("no room")
+            wait = self.estimate(now, waiter) if rejected else 0.0
+            answer = await self._named(store.peek(key, algorithm, cost))
+            shared.note(answer)
+            wait = max(wait, answer.retry_after)
+            allowed = not (rejected or wait)
+            return Verdict(allowed, answer.remaining, wait, answer.reset_after)
         self.semaphore.taken += 1  # keeps the slot during the call of the store
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)  # and no other request goes ahead meanwhile
-        allowed = False
         try:
-            verdict = await shared.try_start(waiter)
-            allowed = verdict.allowed
+            call = store.reserve(key, algorithm, [cost])
+            unused = partial(shared.give_back_unused, cost)
+            *_, caller = self.callers  # that of the tokens
+            answer = await self._named(caller.ask(call, unused))
+            now = shared.note(answer)
+            if answer.instants:
+                waiter.at, waiter.started = now, True
+                shared.take(now, cost, answer)
         finally:
-            if not allowed:
+            if not waiter.started:
                 self.pass_on(waiter)
                 self.release(waiter)
-        if not allowed:
-            self.reject("no room")
-        return verdict
+        if not waiter.started:
+            self.observers.reject("no room")
+        elif self.observers.listeners:
+            self.report_grant(cost, 0.0)
+        return Verdict(waiter.started, answer.remaining, answer.retry_after, answer.reset_after)
+
+    async def _named(self, call: Awaitable[_Answer]) -> _Answer:
+        """Wait for an answer of the store; its error names the key of the limiter."""
+        try:
+            return await call
+        except StoreUnavailable as error:
+            error.key = self.key
+            raise
 
     def _verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
         """Combine a decision with the state of the buckets: the tightest one counts."""
@@ -862,15 +884,16 @@ class Engine:
         wait = self.estimate(now, waiter)
         timeout = longest if waiter.timeout is None else min(waiter.timeout, longest)
         if full:
-            self.reject("queue full")
-            raise QueueFull(self.waiting, wait, **self.label)
+            self.observers.reject("queue full")
+            raise QueueFull(self.waiting, wait, **self.observers.label)
         if wait > longest and self.shared is not None:
             self.shared.charge_reject(waiter.cost)
+            self.call_store()
         elif wait > longest:
             self._queue_charge(waiter, now)
         elif wait <= timeout:
             return
-        self.reject("timeout")
+        self.observers.reject("timeout")
         raise self._timeout_error(wait, timeout, waiter)
 
     def _queue_charge(self, waiter: Waiter, now: float) -> None:
@@ -891,25 +914,19 @@ class Engine:
             self._charges -= 1
             self.queue.remove(head)
 
-    def reject(self, reason: events.Rejection) -> None:
-        """Count a rejected request."""
-        self.observers.rejected += 1
-        if self.observers.listeners:
-            self.observers.emit(events.Rejected(self.key, reason))
-
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
         """Count a rejected waiter whose timeout has passed, and return the error to raise."""
-        self.reject("timeout")
+        self.observers.reject("timeout")
         return self._timeout_error(self.estimate(self.now(), waiter), waiter.timeout, waiter)
 
     def _timeout_error(self, wait: float, timeout: float | None, waiter: Waiter) -> ThrottleTimeout:
         """Return the error of a timeout, which names the limiter above if that is the cause."""
         by = self.limiting(waiter)
         title = None if by is self else by.observers.title
-        return ThrottleTimeout(wait, timeout=timeout, limited_by=title, **self.label)
+        return ThrottleTimeout(wait, timeout=timeout, limited_by=title, **self.observers.label)
 
     def _too_high(self, cost: float) -> CostTooHigh | None:
-        return too_high(cost, self.bucket.capacity, self.label)
+        return too_high(cost, self.bucket.capacity, self.observers.label)
 
     # ---- the consumer ----------------------------------------------------------------------------
 
@@ -958,9 +975,10 @@ class Engine:
                 self.wake()  # the task was cancelled before its first step
             if self._stall is not None:
                 self._stall.end()
-            if self.shared is not None and not self.queue.count:
-                # If it was cancelled, the loop may be closing.
-                self.shared.queue_is_empty(swept=task.cancelling() > 0)
+            shared = self.shared
+            if shared is not None and not self.queue.count and shared.queue_is_empty():
+                # If the task was cancelled, the loop may be closing.
+                self.call_store(later=task.cancelling() > 0)
 
     def turn(self) -> None:
         """Serve the queue once, and set the timer for the next time."""
@@ -968,14 +986,15 @@ class Engine:
         if self._timer is not None:
             self._stop_timer()
         try:
-            plain = self.shared is None and self.leased is None
-            seconds = self._grant() if plain else self._serve_with_store()
+            for caller in self.callers:
+                caller.prepare()  # before the waiters run that are granted now
+            seconds = self._grant()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
             self.fail_all(error)
             return
         if not self.queue.count:
             self.wake()  # the task, to its end
-        elif seconds is not None:
+        elif seconds is not None and seconds < math.inf:  # else the answer of a store is served
             self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
 
     def _stop_timer(self) -> None:
@@ -986,20 +1005,23 @@ class Engine:
     def fail_all(self, error: Exception) -> None:
         """Raise the error in all waiters."""
         for waiter in self.queue:
-            fail(waiter, twin(error, self.label))
+            fail(waiter, twin(error, self.observers.label))
 
-    def _serve_with_store(self) -> float | None:
-        """Do what `_grant` does, and call the store if it is time to."""
-        if self.leased is not None:
-            self.leased.refresh()  # while the store fails there may be slots at once
-        if self.shared is None:
-            return self._grant()
-        # The store is called before the waiters run that are granted now.
-        until_call = self.shared.prepare(self.now())
-        wait = self._grant()
-        if wait is not None:
-            wait = min(wait, until_call)
-        return None if wait == math.inf else wait  # the reserver serves again
+    def call_store(self, *, later: bool = False) -> None:
+        """Make the calls of the store that are due.
+
+        Args:
+            later: Whether the loop may be closing, as all tasks were cancelled.
+        """
+        for caller in self.callers:
+            caller.start(later=later)
+
+    def store_answered(self, error: Exception | None) -> None:
+        """Serve the queue after a call of the store, or raise its error in all waiters."""
+        if error is not None:
+            self.fail_all(error)
+        elif self.queue.count:
+            self.turn()
 
     def _grant(self) -> float | None:
         """Grant to all waiters that may start now. Returns the seconds until the next, if known.
@@ -1008,7 +1030,7 @@ class Engine:
         resumed, nothing else is granted, so it holds unless a new epoch has begun.
         """
         self._starved = False  # the next release ends the watch
-        if self.resuming:
+        if self.queue.resuming:
             return None  # the last of them makes the consumer serve again
         now = self.bucket.now()
         if now < self.pause.opens_at:
@@ -1041,7 +1063,7 @@ class Engine:
                     break
             cost += tokens
             semaphore.taken += 1
-            self.resuming += 1
+            self.queue.resuming += 1
             future.set_result(None)
             granted += 1
             if granted == most:
@@ -1083,13 +1105,13 @@ class Engine:
         """Return how many waiters would start if they had slots, at most `most`."""
         if self.rejects_waiters or self.bucket.clock() < self.pause.opens_at:
             return 0
-        waiting = self.waiting - self.resuming
+        waiting = self.waiting - self.queue.resuming
         if not waiting:
             return 0
         if self.pause.awaits_trial:
             most = 1
         if self.shared is not None:
-            return min(waiting, self.shared.startable_soon(most))
+            return min(waiting, most, self.shared.soon)
         return min(waiting, max(1, self.bucket.startable(self.now(), most)))
 
     # ---- outcomes --------------------------------------------------------------------------------
@@ -1252,6 +1274,7 @@ class Engine:
         """
         if self.adaptation.update(rate_limit, concurrency_limit, self.shared, self.leased):
             self._limits_have_changed()
+        self.call_store()
 
     def follow(self, rates: Sequence[RateLike]) -> None:
         """Keep to the rates that the server has reported.
@@ -1284,7 +1307,8 @@ class Engine:
         """Forget the tokens that were spent, as `RateLimiter.reset` does."""
         self.bind()
         if self.shared is not None:
-            await self.shared.reset()
+            await self._named(self.shared.store.clear(self.shared.key))
+            self.shared.forget()
         else:
             self.adaptation.reset()
         self.reconsider()
@@ -1302,21 +1326,19 @@ class Engine:
         self.observers.add(listener)
         self.now()  # voids the credit: entries on credit make no event
 
-    def report_store(
-        self,
-        change: events.StoreDown | events.StoreUp,
-        source: "SharedBucket | SharedSemaphore",
-    ) -> None:
-        """Emit `StoreDown` or `StoreUp`.
+    def store_changed(self, change: events.StoreDown | events.StoreUp | None) -> None:
+        """Call the store if it is time to, serve the queue, and emit the event.
 
         If both the tokens and the slots are in the store, it reports the first failure of either,
         and the recovery of both.
         """
-        parts = [part for part in (self.shared, self.leased) if part is not None]
-        others_up = all(part.store_up for part in parts if part is not source)
-        if self.observers.listeners and others_up:
-            change.key = self.key
-            self.observers.emit(change)
+        self.call_store()
+        self.wake()
+        if change is not None and self.observers.listeners:
+            down = [caller for caller in self.callers if not caller.part.store_up]
+            if len(down) == isinstance(change, events.StoreDown):
+                change.key = self.key
+                self.observers.emit(change)
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -1366,17 +1388,15 @@ class Engine:
             self.pause.shift(clock() - self.bucket.clock())
             self.bucket.restart(clock)
             self.adaptation.restart()
-        if self.shared is not None:
-            self.shared.restart()
+        for caller in self.callers:
+            caller.restart(loop)
 
     def _leave_loop(self) -> None:
         """Forget the waiters of the old loop, which are dead, and its consumer."""
         self._release_lost()  # the loop may have been closed before that
-        self.semaphore.taken -= self.resuming
-        self.resuming = 0
+        self.semaphore.taken -= self.queue.resuming
+        self.queue.resuming = 0
         self._stall = self._climber = None
-        if self.leased is not None:
-            self.leased.restart()
         self.queue.clear()
         self._charges = 0
         self.pause.pass_on(self.pause.trial)
@@ -1388,7 +1408,7 @@ class Engine:
         self.check_loop(loop)
         highest = self._climber
         while not drain and highest is not None:  # wherever above its request waits
-            fail(highest, LimiterClosed(**self.label))
+            fail(highest, LimiterClosed(**self.observers.label))
             highest = highest.above
         self.closed = True
         self.bucket.flush()
@@ -1397,15 +1417,16 @@ class Engine:
             self.epoch += 1
             if self.loop is loop:
                 for waiter in self.queue:
-                    fail(waiter, LimiterClosed(**self.label))
+                    fail(waiter, LimiterClosed(**self.observers.label))
         self.wake()
         while (task := self.consumer) is not None and self.loop is loop:
             # Another task follows if this one is cancelled before its first step.
             await asyncio.wait([task])
-        if self.leased is not None and self.loop is loop:
-            await self.leased.close()
-        if self.shared is not None and self.loop is loop:
-            await self.shared.close()
+        if self.loop is loop:
+            for caller in self.callers:
+                await caller.close()
+            if self.shared is not None:
+                await self.shared.store.close()
 
 
 def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> int | None:
@@ -1431,10 +1452,3 @@ def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> 
     if running is not loop:
         raise in_another_thread(loop)
     return here
-
-
-def fail(waiter: Waiter, error: Exception) -> None:
-    """Raise the error in the waiter, if it still waits."""
-    future = waiter.future
-    if future is not None and not future.done() and not isinstance(waiter, Charge):
-        future.set_exception(error)

@@ -11,6 +11,7 @@ from inspect import iscoroutinefunction
 
 from aiothrottle import events
 from aiothrottle._checks import duration, number
+from aiothrottle.errors import Label
 from aiothrottle.statistics import Statistics, Waits
 
 logger = logging.getLogger("aiothrottle")
@@ -100,6 +101,11 @@ class Observers:
         """What the log calls this limiter: its key, or without one its name."""
         return self.name if self.key is None else self.key
 
+    @property
+    def label(self) -> Label:
+        """What an error says of this limiter."""
+        return {"key": self.key, "name": self.name}
+
     # ---- listeners -------------------------------------------------------------------------------
 
     def add(self, listener: Listener) -> None:
@@ -115,6 +121,12 @@ class Observers:
         event.name = self.name
         for listener in self.listeners:
             listener.receive(event)
+
+    def reject(self, reason: events.Rejection) -> None:
+        """Count a rejected request and emit it."""
+        self.rejected += 1
+        if self.listeners:
+            self.emit(events.Rejected(self.key, reason))
 
     def paused(self, seconds: float, reason: events.Reason) -> None:
         """Log a pause, count it and emit it."""

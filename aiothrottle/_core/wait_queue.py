@@ -144,7 +144,7 @@ class _Level(deque[Waiter]):
 class WaitQueue:
     """The waiters of a limiter, in order."""
 
-    __slots__ = ("count", "others", "usual")
+    __slots__ = ("count", "others", "resuming", "usual")
 
     #: Whether one waiter is granted at a time, so that another queue gets its turn.
     takes_turns: ClassVar[bool] = False
@@ -152,6 +152,8 @@ class WaitQueue:
     def __init__(self) -> None:
         #: The number of waiters.
         self.count: int = 0
+        #: How many of them were granted and have not resumed yet.
+        self.resuming: int = 0
         #: The waiters with priority 0.
         self.usual: _Level = _Level()
         #: The waiters with other priorities. If there are any, a new waiter may be the head.
@@ -231,11 +233,13 @@ class TurnQueue:
     the next head of a limiter below arrives when the one before it has started.
     """
 
-    __slots__ = ("_head_was_last", "_heads", "_own", "_turn")
+    __slots__ = ("_head_was_last", "_heads", "_own", "_turn", "resuming")
 
     def __init__(self, own: WaitQueue) -> None:
         self._own = own
         self._heads = WaitQueue()
+        #: How many waiters were granted and have not resumed yet.
+        self.resuming: int = own.resuming
         # When the last of its own waiters started.
         self._turn = -math.inf
         # Whether the last waiter that left is a head: the next one may be on its way.
@@ -321,3 +325,10 @@ def _place(waiter: Waiter) -> float:
 def is_granted(future: "Future[None]") -> bool:
     """Return whether the waiter on the future was granted."""
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+def fail(waiter: Waiter, error: Exception) -> None:
+    """Raise the error in the waiter, if it still waits."""
+    future = waiter.future
+    if future is not None and not future.done() and not isinstance(waiter, Charge):
+        future.set_exception(error)

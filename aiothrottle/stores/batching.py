@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiothrottle.algorithms import AllOf, PerResource
-from aiothrottle.algorithms.protocol import Algorithm, max_wait
+from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.amounts import REQUESTS
-
-__all__ = ["MOST_AHEAD", "Batching"]
 
 # One call asks for the tokens of so many seconds, and for this number at the most.
 _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
@@ -58,16 +56,12 @@ class Batching:
 
         Args:
             algorithm: The algorithm that decides in the store.
-            max_reservation: Seconds, as the user gives them; None: what suits.
+            max_reservation: Seconds, if they are given; None: what suits.
             round_trip: Seconds that a call takes; 0.0 of a near store.
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
-        if max_wait(algorithm) < math.inf:
-            # The algorithm limits how long a request waits. A little less, so that the store does
-            # not count a rejection of a waiter that it has accepted before.
-            max_reservation, round_trip = math.nextafter(max_wait(algorithm), 0.0), 0.0
-        elif max_reservation is None:
+        if max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
             max_reservation = max(_LEAST_AHEAD, max_reservation) + _ROUND_TRIPS_AHEAD * round_trip
             max_reservation = min(max_reservation, MOST_AHEAD)

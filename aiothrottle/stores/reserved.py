@@ -13,11 +13,8 @@ from typing import Any, TypeAlias
 from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.amounts import ROUNDING, common, covers, positive, total
 
-__all__ = ["Reservation", "Reserved", "ReservedState", "Used"]
-
-Used: TypeAlias = tuple[float, float, float]
-"""The timestamp at which tokens were used, how many, and the instant of the store."""
-
+# The timestamp at which tokens were used, how many, and the instant of the store.
+_Used: TypeAlias = tuple[float, float, float]
 # Used tokens can be refunded while they are remembered; more are hardly ever under way.
 _MOST_UNDER_WAY = 4096
 
@@ -41,7 +38,7 @@ class ReservedState:
     #: May be used, each from its instant on; in the order of the store.
     ready: deque[Reservation] = field(default_factory=deque[Reservation])
     #: Were used.
-    used: deque[Used] = field(default_factory=lambda: deque[Used](maxlen=_MOST_UNDER_WAY))
+    used: deque[_Used] = field(default_factory=lambda: deque[_Used](maxlen=_MOST_UNDER_WAY))
     #: Were used without a reservation, and are counted in the store; the call is still under way
     #: where the instant is NaN.
     recorded: deque[Reservation] = field(
@@ -58,6 +55,8 @@ class ReservedState:
     @property
     def tokens(self) -> float:
         """How many are ready, now or later."""
+        if len(self.ready) == 1:
+            return self.ready[0].cost
         return total([reservation.cost for reservation in self.ready])
 
     def counted(self, owed: Reservation, cost: float, instant: float) -> None:
@@ -83,7 +82,36 @@ class ReservedState:
         self.recorded.extend(counted)
         self.owed.extendleft(uncounted)
 
-    def put(self, reservation: Reservation) -> None:
+    def hold(
+        self, now: float, costs: Sequence[float], instants: Sequence[float], there: float
+    ) -> None:
+        """Add the costs, each with the instant of the store's clock from which it may be used.
+
+        Costs of the same instant are one reservation, unless this answer took longer than that of
+        the reservation: it may have been granted to a waiter by now.
+
+        Args:
+            now: The time here.
+            costs: The tokens.
+            instants: The instants of the store's clock.
+            there: The time of the store's clock.
+        """
+        last = self.ready[-1] if self.ready else None
+        before, at = math.nan, now
+        for cost, instant in zip(costs, instants, strict=True):
+            if instant != before:
+                before = instant
+                at = now if instant <= there else now + until(instant, there)
+            if last is not None and last.instant == instant and last.at >= at:
+                last.cost += cost
+            elif cost:
+                last = Reservation(at, cost, instant)
+                if self.ready:
+                    self._put(last)
+                else:
+                    self.ready.append(last)
+
+    def _put(self, reservation: Reservation) -> None:
         """Add a reservation; the answers of several calls may arrive in another order."""
         place = len(self.ready)
         while place:
@@ -93,16 +121,10 @@ class ReservedState:
             place -= 1
         self.ready.insert(place, reservation)
 
-    def forget(self, *, keep_ready: bool) -> None:
-        """Forget all tokens: the record was deleted, so nothing is to be refunded or counted.
-
-        Args:
-            keep_ready: Whether each reservation belongs to a waiter, which keeps it.
-        """
-        for tokens in (self.used, self.recorded, self.returned, self.owed):
+    def forget(self) -> None:
+        """Forget all tokens: the record was deleted, so nothing is to be refunded or counted."""
+        for tokens in (self.ready, self.used, self.recorded, self.returned, self.owed):
             tokens.clear()
-        if not keep_ready:
-            self.ready.clear()
         self.remaining, self.known_until = math.inf, -math.inf
 
     def give_back(self) -> None:
@@ -120,12 +142,10 @@ class ReservedState:
         while self.ready and self.ready[-1].at > instant:
             self.returned.append(self.ready.pop())
 
-    def give_back_older(self, instant: float) -> bool:
-        """Return what was ready by the instant; and whether there was any."""
-        before = len(self.ready)
+    def give_back_older(self, instant: float) -> None:
+        """Return what was ready by the instant."""
         while self.ready and self.ready[0].at <= instant:
             self.returned.append(self.ready.popleft())
-        return len(self.ready) < before
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +160,7 @@ class Reserved:
     >>> state = algorithm.start()
     >>> algorithm.delay(state, 7.0, cost=1)
     inf
-    >>> algorithm.hold(state, 7.0, costs=[1, 1], instants=[100.0, 100.5], there=100.0)
+    >>> state.hold(7.0, costs=[1, 1], instants=[100.0, 100.5], there=100.0)
     >>> algorithm.delay(state, 7.0, cost=1), algorithm.delay(state, 7.0, cost=2)
     (0.0, 0.5)
     """
@@ -161,40 +181,9 @@ class Reserved:
         """Return the state without a reservation."""
         return ReservedState()
 
-    def hold(
-        self,
-        state: ReservedState,
-        now: float,
-        costs: Sequence[float],
-        instants: Sequence[float],
-        there: float,
-    ) -> None:
-        """Add the costs, each with the instant of the store's clock from which it may be used.
-
-        Costs of the same instant are one reservation, unless this answer took longer than that of
-        the reservation: it may have been granted to a waiter by now.
-
-        Args:
-            state: The reservations.
-            now: The time here.
-            costs: The tokens.
-            instants: The instants of the store's clock.
-            there: The time of the store's clock.
-        """
-        last = state.ready[-1] if state.ready else None
-        before, at = math.nan, now
-        for cost, instant in zip(costs, instants, strict=True):
-            if instant != before:
-                before, at = instant, now + until(instant, there)
-            if last is not None and last.instant == instant and last.at >= at:
-                last.cost += cost
-            elif cost:
-                last = Reservation(at, cost, instant)
-                state.put(last)
-
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
         """Seconds until the cost is ready: infinity if it is not reserved."""
-        return self.delay_behind(state, now, cost, 0.0)
+        return self.delay_behind(state, now, cost, 0.0) if state.ready or not cost else math.inf
 
     def delay_behind(self, state: ReservedState, now: float, cost: float, ahead: float) -> float:
         """Seconds until the cost is ready after the `ahead` tokens."""
@@ -220,6 +209,9 @@ class Reserved:
     def take(self, state: ReservedState, now: float, cost: float) -> None:
         """Use what is ready; what is missing is owed."""
         ready, place = state.ready, 0
+        if ready and ready[0].cost == cost and ready[0].at <= now:  # as a rule
+            state.used.append((now, cost, ready.popleft().instant))
+            return
         while not covers(0.0, cost) and place < len(ready) and ready[place].at <= now:
             first = ready[place]
             if part := common(first.cost, cost):

@@ -1,51 +1,178 @@
-"""The shared bucket: the rate limit of an engine, counted in a store for all processes.
+"""The shared bucket: the tokens that an engine reserves in a store, where all processes share them.
 
 Strategy. The engine's own bucket knows only what is reserved: its algorithm (`Reserved`) grants
-what the store has granted, as soon as it is ready. The `Reserver` calls the store for the waiters.
-This file is the rest of what the engine needs: when reservations are returned, how long a wait may
-be, and the calls of requests that do not wait in the queue.
+what the store has granted, as soon as it is ready. This file decides what the store is asked for
+and when (`due_in`, `order`), and the engine's `Caller` makes the calls: it returns reservations
+that nobody needs, records what is owed, and reserves tokens for the waiters at the head of the
+queue, for many of them in one call. A reservation belongs to no particular request: the head of the
+queue takes it when it is ready.
 
-Invariant: a reservation is used within `Prefetch.patience` seconds, or is returned to the store;
+The store answers with durations. Here they begin when the answer is read, which is later than when
+the store made it: so no request starts too early, however long the answer took.
+
+Of a far store more is reserved, and earlier: what is left has to last for the round trip of the
+next call. While nobody waits, the tokens of one round trip are kept, as they could not be reserved
+again in time; the first of them that is not used in time returns them all.
+
+Invariant: a reservation is used within the patience of `Prefetch`, or is returned to the store;
 when nobody waits, only tokens are kept that the user wants to be prefetched, or that are ready
 within the round trip of a far store.
 """
 
 import asyncio
+import logging
 import math
-import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from aiothrottle._core.engine import Engine, Verdict
-from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
-from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.newcomers import Newcomers
+from aiothrottle.algorithms import PerResource
+from aiothrottle.algorithms.protocol import Algorithm, until
+from aiothrottle.amounts import covers, positive
+from aiothrottle.errors import StoreUnavailable, reason_of
+from aiothrottle.stores.batching import MOST_AHEAD, Batching
+from aiothrottle.stores.caller import SHORTEST_BREAK, Order
 from aiothrottle.stores.outage import FailoverStore
-from aiothrottle.stores.prefetch import Prefetch
-from aiothrottle.stores.reserved import Reservation, Reserved
-from aiothrottle.stores.reserver import Reserver, reserved_of
+from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from aiothrottle import events
-    from aiothrottle._core.wait_queue import Waiter
+    from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.pause import Pause
+    from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.wait_queue import Queue, Waiter
     from aiothrottle.rate import Rate
-    from aiothrottle.stores.reserved import ReservedState
     from aiothrottle.stores.store import Answer, Key, OnStoreError, Store
 
-__all__ = ["SharedBucket"]
+_logger = logging.getLogger("aiothrottle")
 
-_Result = TypeVar("_Result")
+# A call comes later by up to this part of the time between two tokens, and these seconds.
+_TURN, _LONGEST_TURN = 0.1, 0.01
+# Reservations that are returned to a far store at a time.
+_MOST_RETURNED = 32
+# Tokens that are learned to be worth reserving for a single task, at the most.
+_MOST_LEARNED = 63
+# Seconds that a reservation may be used late. The store counts it at its instant: a request that
+# starts much later starts together with those that the store grants then.
+_PATIENCE = 0.02
+# Calls after which the shortest of them counts, also if it is longer than the one before.
+_CALLS = 8
+# Seconds. A shorter round trip needs no care: the tokens of one call last for several. It is
+# rounded up to a multiple of the step, so that it seldom changes.
+_NEAR, _STEP = 0.005, 0.001
+
+
+class Prefetch:
+    """How many tokens are reserved before a request needs them, and for how long they are kept.
+
+    Either the user gives both (`prefetch="50/100ms"`: 50 tokens, kept for 100 ms), or the number is
+    learned: each call reserves about twice as many beyond the waiters as the call before, as long
+    as all of them are used. It is learned in two cases.
+
+    - A single task that asks again each time in the same turn of the loop would need a call for
+      each request. What it does not use within the turn is returned, so nothing is used late.
+    - Of a far store, as many tokens are reserved as pass in a round trip, also if fewer tasks wait:
+      as long as requests join the queue. They are used at their instants, or returned.
+
+    >>> prefetch = Prefetch(None)
+    >>> [prefetch.learned(30) for _ in range(6)]
+    [0, 1, 3, 7, 15, 30]
+    >>> prefetch.reset()
+    >>> prefetch.joined = 5
+    >>> prefetch.learned_ahead(30), prefetch.learned_ahead(30)
+    (0, 0)
+    >>> prefetch.joined = 5
+    >>> prefetch.learned_ahead(30)
+    5
+    """
+
+    __slots__ = ("fetched", "given", "joined", "next", "patience")
+
+    def __init__(self, given: "Rate | None") -> None:
+        #: The tokens that the user gives, and for how long they are kept; None: it is learned.
+        self.given: Rate | None = given
+        #: Seconds that a reservation may be used late.
+        self.patience: float = _PATIENCE if given is None else max(_PATIENCE, given.period)
+        #: Requests that have joined the queue since the last call.
+        self.joined: int = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Learn anew: the queue was empty, or the store has failed."""
+        #: The learned number of the last call, and that for the next one.
+        self.fetched: int = 0
+        self.next: int = 0
+
+    def learned(self, most: int, asking: int = 1) -> int:
+        """Return how many costs to prefetch with this call, `most` at the most; and learn.
+
+        Args:
+            most: The number that is of use.
+            asking: Requests that ask.
+        """
+        self.fetched = min(self.next, most)
+        self.next = min(2 * self.next + asking, max(most, asking))
+        return self.fetched
+
+    def learned_ahead(self, most: int) -> int:
+        """Return the same of a far store: none unless requests have joined since the last call."""
+        joined, self.joined = self.joined, 0
+        return self.learned(most, joined) if joined else 0
+
+
+class RoundTrip:
+    """How long a call to the store takes, as one limiter measures it.
+
+    The shortest of the recent calls is the way to the store and back. The others took longer
+    because the machine, the store or this process was busy, or because they connected first.
+
+    >>> round_trip = RoundTrip()
+    >>> [round_trip.note(seconds) for seconds in (0.3, 0.1, 0.2)]
+    [True, True, False]
+    >>> round_trip.seconds
+    0.1
+    >>> round_trip.note(0.001), round_trip.seconds
+    (True, 0.0)
+    """
+
+    __slots__ = ("_calls", "_shortest", "seconds")
+
+    def __init__(self) -> None:
+        #: Seconds; 0.0 if the store is near, and before the first call.
+        self.seconds: float = 0.0
+        self._shortest = math.inf
+        # The first call counts at once.
+        self._calls = _CALLS - 1
+
+    def note(self, seconds: float) -> bool:
+        """Record a call, in seconds; return whether the round trip has changed."""
+        self._shortest = min(self._shortest, seconds)
+        self._calls += 1
+        before = self.seconds
+        shortest = 0.0
+        if self._shortest > _NEAR:
+            shortest = math.ceil(self._shortest / _STEP - _STEP) * _STEP
+        if self._calls >= _CALLS:
+            self.seconds, self._shortest, self._calls = shortest, math.inf, 0
+        else:
+            self.seconds = min(before, shortest)
+        return self.seconds != before
 
 
 class SharedBucket:
-    """The rate limit that an engine shares through a store.
+    """The tokens of one engine in a store.
 
     Args:
-        engine: The engine, whose own bucket has a `Reserved` algorithm; it is held weakly.
+        bucket: The engine's bucket, which has a `Reserved` algorithm.
+        queue: Its waiters.
+        semaphore: Its slots: nothing is reserved for a waiter that has none.
+        pause: Its pause.
         algorithm: The algorithm that decides in the store.
         store: The store.
         key: The key of the record.
+        changed: Called when what the store has rejected may be granted by now; with the event if
+            the store fails or is back.
         max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
         prefetch: Tokens to reserve before a request needs them, and how long they are kept.
         on_store_error: What serves while the store fails.
@@ -54,278 +181,491 @@ class SharedBucket:
 
     __slots__ = (
         "__weakref__",
-        "_calls",
-        "_engine_ref",
-        "_newcomers",
-        "_reserver",
-        "_store",
+        "_ask_at",
+        "_batching",
+        "_bucket",
+        "_changed",
+        "_has_failed",
+        "_has_resources",
+        "_is_closed",
+        "_line",
+        "_max_reservation",
+        "_others_ahead",
+        "_pause",
+        "_prefetch",
+        "_queue",
+        "_rejected_cost",
+        "_rejected_until",
+        "_reserved",
+        "_round_trip",
+        "_semaphore",
+        "_tokens",
+        "_turn",
+        "_turn_until",
+        "algorithm",
+        "key",
+        "may_grant_credit",
+        "store",
     )
 
     def __init__(
         self,
-        engine: Engine,
+        bucket: "LocalBucket",
+        queue: "Queue",
+        semaphore: "Semaphore",
+        pause: "Pause",
         algorithm: Algorithm[Any],
         *,
         store: "Store",
         key: "Key",
+        changed: "Callable[[events.StoreDown | events.StoreUp | None], None]",
         max_reservation: float | None = None,
         prefetch: "Rate | None" = None,
         on_store_error: "OnStoreError" = "raise",
         local_share: float | None = None,
     ) -> None:
-        # A limiter is freed with the last reference to it, so none leads back to the engine.
-        self._engine_ref = weakref.ref(engine)
-        self._store = FailoverStore(
-            store, on_store_error, local_share, engine.bucket.clock, self._store_changed
+        self._bucket = bucket
+        self._queue = queue
+        # The waiters that tokens are reserved for, in order.
+        self._line: Iterable[Waiter] = queue
+        self._semaphore = semaphore
+        self._pause = pause
+        self._changed = changed
+        self._reserved: ReservedState = bucket.own[1]
+        #: The store, or its fallback.
+        self.store: FailoverStore = FailoverStore(
+            store, on_store_error, local_share, bucket.clock, self._store_changed
         )
-        self._reserver = Reserver(
-            algorithm,
-            store=self._store,
-            key=key,
-            max_reservation=max_reservation,
-            prefetch=Prefetch(prefetch),
+        #: The key of the record.
+        self.key: Key = key
+        self._max_reservation = max_reservation
+        self._prefetch = Prefetch(prefetch)
+        #: Whether newcomers may use reservations without a further decision: else each reservation
+        #: is checked for its age.
+        self.may_grant_credit: bool = prefetch is not None
+        self._round_trip = RoundTrip()
+        self._is_closed = False
+        # Whether tokens could not be returned or counted, for which one line is logged.
+        self._has_failed = False
+        # Tokens granted since the last one that was not ready at once; the seconds by which the
+        # next call may come later, and until when it waits for that: see `_note_others`.
+        self._tokens, self._turn, self._turn_until = 0.0, 0.0, -math.inf
+        self.use(algorithm)
+
+    def use(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """Continue with another algorithm; the record in the store stays.
+
+        Returns:
+            The algorithm for the engine's bucket.
+        """
+        #: The algorithm that decides in the store.
+        self.algorithm: Algorithm[Any] = algorithm
+        self._has_resources = isinstance(algorithm, PerResource)
+        self._size_calls()
+        self._prefetch.reset()
+        # Seconds that others have reserved ahead, if that is more than `max_reservation`.
+        self._others_ahead = 0.0
+        self.ask_again()
+        return Reserved(algorithm)
+
+    def _size_calls(self) -> None:
+        """Size the calls to suit the algorithm and the store."""
+        self._batching = Batching.of(
+            self.algorithm, self._max_reservation, self._round_trip.seconds
         )
-        self._newcomers: Newcomers | None = None
-        if max_wait(algorithm) < math.inf:
-            self._newcomers = Newcomers(self._reserver)
-        # The calls of `try_start`. If a caller is cancelled, what its call is granted is returned.
-        self._calls: set[asyncio.Task[Answer]] = set()
 
-    @property
-    def _engine(self) -> Engine:
-        engine = self._engine_ref()
-        assert engine is not None
-        return engine
-
-    @property
-    def _reserved(self) -> "ReservedState":
-        return reserved_of(self._engine)
-
-    @property
-    def _prefetch(self) -> Prefetch:
-        return self._reserver.prefetch
-
-    # ---- the state -------------------------------------------------------------------------------
+    # ---- what the engine asks --------------------------------------------------------------------
 
     @property
     def store_up(self) -> bool:
         """Whether the store answered the last call."""
-        return not self._store.is_down
-
-    @property
-    def may_grant_credit(self) -> bool:
-        """Whether newcomers may use reservations without a further decision."""
-        return self._prefetch.given is not None  # else each is checked for its age
+        return not self.store.is_down
 
     def is_idle(self, now: float) -> bool:
-        """Return whether nothing is reserved, under way or to be remembered."""
+        """Return whether nothing is reserved, due or to be remembered."""
         reserved = self._reserved
-        return (
-            self._reserver.task is None
-            and not self._calls
-            and not (reserved.ready or reserved.returned or reserved.owed)
-            and (self._newcomers is None or self._newcomers.is_idle)
-            and self._store.is_forgettable(now)
-        )
+        is_empty = not (reserved.ready or reserved.returned or reserved.owed)
+        return is_empty and self.store.is_forgettable(now)
 
     def estimate(self, now: float, cost: float, ahead: float) -> float:
         """Seconds until tokens that are not reserved may be there, as far as it is known."""
         ready = self._reserved.ready
         wait = until(ready[-1].at, now) if ready else 0.0
-        wait = max(wait, self._reserver.rejected_for(now, cost, ahead))
-        return max(wait, self._engine.bucket.quota_delay(now, cost))
+        if ahead or covers(cost, self._rejected_cost):
+            wait = max(wait, until(self._rejected_until, now))
+        return max(wait, self._bucket.quota_delay(now, cost))
 
-    def startable_soon(self, most: int) -> int:
-        """Return for how many waiters slots are worth having, `most` at the most."""
-        return min(most, self._reserver.batching.soon)
+    @property
+    def soon(self) -> int:
+        """For how many waiters slots are worth having."""
+        return self._batching.soon
 
-    def use(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """Continue with another algorithm; the record in the store stays."""
-        self._reserver.use(algorithm)
-        return Reserved(algorithm)
+    def drop_stale(self, now: float) -> None:
+        """Return the reservations that are too old for a newcomer."""
+        if self._reserved.ready and not self.may_grant_credit:
+            self._reserved.give_back_older(now - _PATIENCE)
 
-    # ---- serving the queue -----------------------------------------------------------------------
-
-    def joined(self, waiter: "Waiter") -> None:
-        """Note that a waiter has joined the queue."""
+    def joined(self, waiter: "Waiter") -> bool:  # noqa: ARG002 - of use to `SharedWaitUntil`
+        """Note that a waiter has joined the queue. Returns whether it needs a call at once."""
         self._prefetch.joined += 1
-        if self._newcomers is not None and waiter.cost:
-            self._newcomers.add(self._engine, waiter)
+        return False
 
-    def prepare(self, now: float) -> float:
-        """Return what is too old to be used, and call the store if it is time to."""
-        engine, reserver, reserved = self._engine, self._reserver, self._reserved
-        if now < engine.pause.opens_at:
+    def tidy(self) -> None:
+        """Return what is too old to be used, or cannot be used soon."""
+        now, reserved, prefetch = self._bucket.now(), self._reserved, self._prefetch
+        if now < self._pause.opens_at:
             reserved.give_back()
-        elif not engine.resuming:
-            if reserved.give_back_older(now - self._prefetch.patience):
-                self._prefetch.shrink()
-            if (
-                self._prefetch.is_learned
-                and not engine.semaphore.free
-                and not reserver.keeps_prefetched
-            ):
-                self._prefetch.reset()
+        elif not self._queue.resuming:
+            too_old = now - prefetch.patience
+            if reserved.ready and reserved.ready[0].at <= too_old:
+                reserved.give_back_older(too_old)
+                prefetch.next //= 2  # they were not used in time
+            is_full = self._semaphore.taken >= self._semaphore.slots
+            if is_full and prefetch.fetched and not self._keeps_prefetched():
+                prefetch.reset()
                 reserved.give_back()  # it is unknown when a slot is free to use it
-        if self._newcomers is not None:
-            self._newcomers.start(engine)
-            if not engine.resuming:
-                self._newcomers.fit(engine)
-        if reserver.task is not None:
-            return math.inf  # it serves the queue with what it gets
-        costs = reserver.missing(engine, 1)
-        wait = reserver.wait_to_ask(engine, costs[0]) if costs else math.inf
-        if not wait or reserved.returned or reserved.owed:
-            reserver.begin(engine)
-        return wait or math.inf
+
+    def queue_is_empty(self) -> bool:
+        """Return what was reserved for waiters, and whether there is anything to call for."""
+        self._give_back()
+        if self.store.is_down:
+            self.store.stop_waiting()
+            self.ask_again()  # the next waiter finds out anew, and waits for the return
+        reserved = self._reserved
+        return bool(reserved.returned or reserved.ready or reserved.owed)
 
     def charge_reject(self, cost: float) -> None:
         """Count a request in the store that the algorithm rejects without a call."""
         # Of no instant: nobody can return it.
         self._reserved.owed.append(Reservation(math.nan, cost, math.nan))
-        self.flush()
 
-    async def reset(self) -> None:
-        """Delete the record in the store, and forget the reservations of it.
-
-        Raises:
-            StoreUnavailable: The store does not answer; nothing is changed.
-        """
-        await self._named(self._store.clear(self._reserver.key))
-        self._engine.now()  # a request that just started has used a reservation
-        self._reserved.forget(keep_ready=self._newcomers is not None)
-        self._reserver.ask_again()
-        self._prefetch.reset()
-        if self._newcomers is not None:
-            self._newcomers.ask_again(self._engine)
-
-    def drop_stale(self, now: float) -> None:
-        """Return the reservations that are too old for a newcomer."""
-        if self._prefetch.given is None:
-            self._reserved.give_back_older(now - self._prefetch.patience)
-
-    def queue_is_empty(self, *, swept: bool) -> None:
-        """Return what was reserved for waiters; `swept`: start no task, the loop may be closing."""
-        if not self._reserver.keeps_prefetched:
-            self._prefetch.reset()
-        self._reserver.give_back(self._engine)
-        if self._store.is_down:
-            self._store.stop_waiting()
-            self._ask_again()  # the next waiter finds out anew, and waits for the return
-        if not swept:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send the store what has changed: refunds, charges, missing reservations."""
-        self._reserver.start(self._engine)
+    def ask_again(self) -> None:
+        """Forget what the store, or its fallback, has rejected."""
+        # A call for such a cost, or a greater one, is of no use before `_ask_at`.
+        self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
-        """Call again at once: rejections of the store, or of its fallback, are void."""
-        engine = self._engine_ref()
-        if engine is not None:
-            self._ask_again()
-            engine.wake()
-            if change is not None:
-                engine.report_store(change, self)
+        """Ask again at once: rejections of the store, or of its fallback, are void."""
+        self.ask_again()
+        self._changed(change)
 
-    def _ask_again(self) -> None:
-        """Forget what the store, or its fallback, has rejected."""
-        self._reserver.ask_again()
-        if self._newcomers is not None:
-            self._newcomers.ask_again(self._engine)
+    # ---- what the store is asked for, and when ---------------------------------------------------
 
-    # ---- calls of requests that do not wait ------------------------------------------------------
+    def due_in(self) -> float:
+        """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
+        return self._due(most=1)[0]
 
-    async def try_start(self, waiter: "Waiter") -> Verdict:
-        """Take the tokens of a request that has a slot, if the store grants them now.
+    def order(self) -> Order | float:
+        """Return the call that is due now, or the seconds until one is."""
+        wait, costs = self._due()
+        if wait > 0.0:
+            return wait
+        reserved = self._reserved
+        if reserved.returned:
+            return self._refund()
+        if reserved.owed:
+            owed = reserved.owed.popleft()
+            reserved.recorded.append(owed)
+            call = self.store.record(self.key, self.algorithm, owed.cost)
+            fill = partial(self._recorded, owed, owed.cost)
+            return Order(call, fill, self._failed_to_settle, reserved.owe_again)
+        now, missing, ahead = self._bucket.clock(), len(costs), self._ahead()
+        costs += self._prefetched(now, costs)
+        return Order(
+            self.store.reserve(self.key, self.algorithm, costs, horizon=ahead),
+            partial(self._granted, costs, missing, ahead, now),
+            self._failed_to_reserve,
+        )
 
-        Raises:
-            StoreUnavailable: The store does not answer.
+    def _due(self, most: int | None = None) -> tuple[float, list[float]]:
+        """Return the seconds until a call is due, and the costs to reserve by it.
+
+        Args:
+            most: How many costs, at the most; None: as many as suit one call.
         """
-        engine, reserver = self._engine, self._reserver
-        answer = await self._reserve(waiter.cost)
-        now = reserver.note(engine, answer)
-        if not answer.instants:
-            return _verdict(answer, allowed=False)
-        waiter.at = now
-        waiter.started = True
-        if waiter.cost:  # ahead of those of the waiters that have come since
-            self._reserved.ready.appendleft(Reservation(now, waiter.cost, answer.instants[0]))
-        engine.bucket.take(now, waiter.cost)
-        if engine.observers.listeners:
-            engine.report_grant(waiter.cost, 0.0)
-        return _verdict(answer, allowed=True)
+        now, reserved = self._bucket.now(), self._reserved
+        ready, waits = reserved.ready, self._queue.count > 0
+        if ready and not waits:
+            self._give_back_unused(now)
+        if reserved.returned or reserved.owed:
+            return 0.0, []
+        if not waits:
+            # Prefetched tokens are kept so long.
+            patience = self._prefetch.patience
+            wait = max(SHORTEST_BREAK, until(ready[0].at + patience, now)) if ready else math.inf
+            return wait, []
+        costs = self._missing(now, self._room(now) if most is None else most)
+        if not costs:
+            return math.inf, []
+        if reserved.returned:
+            return 0.0, []
+        wait = self._bucket.quota_delay(now, costs[0]) if self._bucket.quotas else 0.0
+        if now < self._ask_at and covers(costs[0], self._rejected_cost):
+            wait = max(wait, until(self._ask_at, now))
+        if self._turn and not wait:
+            self._turn_until = now + random.uniform(0.0, self._turn)
+            self._turn = 0.0
+        return max(wait, self._turn_until - now), costs
 
-    async def peek(self, cost: float) -> Verdict:
-        """Return the verdict of `try_start`, and change nothing."""
-        reserver = self._reserver
-        answer = await self._named(self._store.peek(reserver.key, reserver.algorithm, cost))
-        reserver.note(self._engine, answer)
-        return _verdict(answer, allowed=answer.retry_after == 0.0)
+    def _missing(self, now: float, most: int) -> list[float]:
+        """Return the costs at the head of the queue that are not reserved, the first `most`.
 
-    async def record(self, cost: float) -> None:
-        """Count tokens in the store, whether they fit or not."""
-        reserver = self._reserver
-        answer = await self._named(self._store.record(reserver.key, reserver.algorithm, cost))
-        reserver.note(self._engine, answer)
+        There are none while enough is still reserved, for waiters without a free slot, and in a
+        pause. If all waiters have theirs, but more is to be prefetched, it is one cost.
+        """
+        if now < self._pause.opens_at:
+            return []
+        reserved, batching = self._reserved, self._batching
+        free = self._semaphore.slots - self._semaphore.taken
+        tokens = left = reserved.tokens if reserved.ready else 0.0
+        if batching.way:
+            left = self._left(now)
+        is_enough = left.real > batching.low
+        begun, cost = False, 0.0
+        costs: list[float] = []
+        for waiter in self._line:
+            future = waiter.future
+            if future is None:
+                continue
+            if not future.done():
+                if free <= 0 or len(costs) == most:
+                    break
+                free -= 1
+            elif future.cancelled() or future.exception() is not None:
+                continue  # it was not granted
+            cost = waiter.cost
+            if not cost:
+                continue
+            if not costs and tokens and (tokens == cost or covers(tokens, cost)):
+                if not begun and is_enough:
+                    return []
+                tokens -= cost
+            else:
+                if tokens and not begun and positive(tokens) and not self._queue.resuming:
+                    # Parts, each ready at another time: they would never be usable all at once.
+                    reserved.give_back()
+                costs.append(cost)
+                tokens = 0.0
+            begun = True
+        if not costs and cost and batching.way and not is_enough:
+            prefetch = self._prefetch
+            if prefetch.next and prefetch.joined:
+                costs.append(cost)
+        return costs
 
-    async def _reserve(self, cost: float) -> "Answer":
-        """Reserve what can be taken now. If this is cancelled, what is granted is returned."""
-        reserver = self._reserver
-        reserve = self._store.reserve(reserver.key, reserver.algorithm, [cost])
-        call = asyncio.create_task(reserve, name="aiothrottle store")
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        try:
-            return await self._named(asyncio.shield(call))
-        except asyncio.CancelledError:
-            engine = self._engine  # held until then: the limiter may be dropped
-            call.add_done_callback(lambda _: self._return(engine, call, cost))
-            raise
+    def _room(self, now: float) -> int:
+        """Return the most costs to ask for now."""
+        batching = self._batching
+        return batching.room(self._left(now)) if batching.way else batching.batch
 
-    async def _named(self, call: "Awaitable[_Result]") -> "_Result":
-        """Wait for the answer; an error of the store names the key of the limiter."""
-        try:
-            return await call
-        except StoreUnavailable as error:
-            error.key = self._engine.key
-            raise
+    def _left(self, now: float) -> float:
+        """Return the tokens that are reserved beyond those that the queue takes now.
 
-    def _return(self, engine: Engine, call: "asyncio.Task[Answer]", cost: float) -> None:
-        """Return what a cancelled caller does not use."""
-        if not call.cancelled() and call.exception() is None:
-            for instant in call.result().instants:
-                reserved_of(engine).returned.append(Reservation(math.nan, cost, instant))
-            self._reserver.start(engine)
+        Of several resources those of requests: a call asks for a number of requests.
+        """
+        reserved = self._reserved
+        ready = math.fsum([each.cost.real for each in reserved.ready if each.at <= now])
+        return reserved.tokens.real - min(ready, self._queue.cost.real)
 
-    # ---- the end, and loops ----------------------------------------------------------------------
+    def _prefetched(self, now: float, costs: list[float]) -> list[float]:
+        """Return the costs to reserve beyond those of the waiters."""
+        prefetch, batching = self._prefetch, self._batching
+        if self._has_resources:
+            return []  # the next request may need others
+        if prefetch.given is not None:
+            tokens = self._remaining(now, costs, math.floor(prefetch.given.limit))
+            return [float(tokens)] if tokens else []
+        if batching.way:
+            most = int((self._room(now) - math.fsum(costs)) / costs[-1])
+            return costs[-1:] * prefetch.learned_ahead(max(0, most))
+        if len(costs) > 1 or self._queue.count > 1:
+            prefetch.reset()
+            return []
+        learned = prefetch.learned(min(batching.batch - 1, _MOST_LEARNED))
+        # One by one, so that a part can be granted.
+        return [1.0] * self._remaining(now, costs, learned) if learned else []
 
-    def restart(self) -> None:
-        """Begin anew on another loop."""
-        engine = self._engine
-        assert engine.loop is not None
-        self._store.restart(engine.loop, engine.bucket.clock)
-        self._reserver.forget_task()
-        self._reserver.ask_again()
+    def _remaining(self, now: float, costs: list[float], most: int) -> int:
+        """Return how many of `most` tokens remain, as far as known, beside the costs."""
+        reserved = self._reserved
+        known = now < reserved.known_until
+        remaining = reserved.remaining if known else self._bucket.capacity
+        return max(0, min(most, math.floor(remaining - math.fsum(costs))))
+
+    # ---- reserving -------------------------------------------------------------------------------
+
+    def _ahead(self) -> float:
+        """Return how many seconds ahead the next call may reserve."""
+        least = self._batching.max_reservation
+        return least if self._max_reservation is not None else max(least, self._others_ahead)
+
+    def _granted(
+        self, costs: list[float], missing: int, ahead: float, begun: float, answer: "Answer"
+    ) -> bool:
+        """Keep what the store has granted: of the costs, the first are missing."""
+        taken = len(answer.instants)
+        now = self.note(answer)
+        self._reserved.hold(now, costs[:taken], answer.instants, answer.now)
+        self._note_others_ahead(answer, ahead)
+        if not self._has_resources:  # of which any one can be spent
+            self._note_others(answer, math.fsum(costs[:taken]))
+        if self._round_trip.note(now - begun):
+            self._size_calls()
+        if taken < missing:
+            self._rejected_cost = costs[taken]
+            self._rejected_until = now + answer.retry_after
+            self._ask_at = self._rejected_until - (
+                self._ahead() if self.store.reserves_ahead else 0.0
+            )
+            if self.store.is_down:  # its return voids this, see `ask_again`
+                self._ask_at = now + self.store.wait_for_return(costs[taken])
+            self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
+        if not self._queue.count:
+            self._give_back()
+        return True
+
+    def _failed_to_reserve(self, error: Exception) -> Exception:
         self._prefetch.reset()
-        self._calls.clear()
-        if self._newcomers is not None:
-            self._newcomers.clear()
-        engine.now()  # a request that just started has used a reservation
+        return error
+
+    def note(self, answer: "Answer") -> float:
+        """Note the state of the record. Return the time."""
+        now, reserved = self._bucket.clock(), self._reserved
+        reserved.remaining, reserved.known_until = answer.remaining, now + answer.reset_after
+        return now
+
+    def _note_others_ahead(self, answer: "Answer", ahead: float) -> None:
+        """Learn how far ahead the processes have reserved.
+
+        Where one token for each process takes longer than `ahead`, the last ones would be rejected
+        in turns, and tokens go to the process that asks at the right instant: so they queue too.
+        """
+        if not answer.instants:
+            if 0.0 < answer.retry_after < math.inf:
+                self._others_ahead = min(max(2.0 * ahead, answer.retry_after), MOST_AHEAD)
+        elif answer.instants[-1] - answer.now < self._others_ahead / 4:
+            self._others_ahead /= 2.0
+
+    def _note_others(self, answer: "Answer", tokens: float) -> None:
+        """Let the other processes call first now and then, if they use most of the limit.
+
+        Where there are ten tokens for eight processes, two of them are left over. All processes
+        call at the same instant, when their reservations are ready, and the fastest one would get
+        another token each time. Those of a far store do not.
+
+        After a wait for a slower one of several limits a process that is alone comes late, too.
+        """
+        self._tokens += tokens
+        wait = answer.instants[-1] - answer.now if answer.instants else 0.0
+        if wait > 0.0:
+            interval = self._batching.interval
+            has_others = wait > 2.0 * self._tokens * interval and not self._batching.way
+            self._turn = min(_TURN * interval, _LONGEST_TURN) if has_others else 0.0
+            self._tokens = 0.0
+
+    # ---- returning -------------------------------------------------------------------------------
+
+    def _keeps_prefetched(self) -> bool:
+        """Return whether prefetched tokens are kept while nobody waits."""
+        prefetch = self._prefetch
+        if self._is_closed:
+            return False
+        return prefetch.given is not None or (prefetch.fetched > 0 and self._batching.way > 0)
+
+    def _give_back(self) -> None:
+        """Return the reservations, as nobody waits, except prefetched tokens that may be kept."""
+        now, reserved = self._bucket.now(), self._reserved  # what just started has used one
+        if not self._keeps_prefetched():
+            self._prefetch.reset()
+            if reserved.ready:
+                reserved.give_back()
+            return
+        given = self._prefetch.given
+        reserved.give_back_later(now if given else now + self._round_trip.seconds)
+        reserved.give_back_older(now - self._prefetch.patience)
+
+    def _give_back_unused(self, now: float) -> None:
+        """Return the prefetched tokens that were not used in time, and all of a far store."""
+        reserved, prefetch = self._reserved, self._prefetch
+        too_old = now - prefetch.patience
+        if reserved.ready[0].at <= too_old:
+            reserved.give_back_older(too_old)
+            if not prefetch.given:
+                prefetch.reset()
+                reserved.give_back()
+
+    def _refund(self) -> Order:
+        """Return one reservation; of a far store several at once, in order.
+
+        Cancelled, it does not return them again: done twice, that would free tokens of others.
+        """
+        returned = self._reserved.returned
+        count = min(len(returned), _MOST_RETURNED if self._batching.way else 1)
+        refunds = [
+            self.store.refund(self.key, self.algorithm, each.cost, each.instant)
+            for each in [returned.popleft() for _ in range(count)]
+        ]
+        call = refunds[0] if count == 1 else asyncio.gather(*refunds, return_exceptions=True)
+        return Order(call, self._refunded, self._failed_to_settle)
+
+    def _refunded(self, results: list[object] | None) -> bool:
+        for result in results or ():
+            if isinstance(result, Exception):
+                self._failed_to_settle(result)
+                break
+        return False
+
+    def _recorded(self, owed: Reservation, cost: float, answer: "Answer") -> bool:
+        self._reserved.counted(owed, cost, answer.now)
+        return False
+
+    def _failed_to_settle(self, error: Exception) -> None:
+        """Give up what was to be returned, which stays spent, and what was owed.
+
+        No caller waits for the error.
+        """
+        self._reserved.returned.clear()
+        self._reserved.owed.clear()
+        # That a store does not answer is logged already, once for all limiters: see `Health`.
+        if not (self._has_failed or isinstance(error, StoreUnavailable)):
+            self._has_failed = True
+            _logger.warning(
+                "tokens of %.200r could not be returned, or counted: %.300r",
+                *(self.key, reason_of(error, None)),
+            )
+
+    # ---- requests that do not wait, the end, and loops -------------------------------------------
+
+    def take(self, now: float, cost: float, answer: "Answer") -> None:
+        """Take the tokens that the store has just granted to a request that does not wait."""
+        self._bucket.now()  # a request that just started has used a reservation
+        if cost:  # ahead of those of the waiters that have come since
+            self._reserved.ready.appendleft(Reservation(now, cost, answer.instants[0]))
+        self._bucket.take(now, cost)
+
+    def give_back_unused(self, cost: float, answer: "Answer") -> None:
+        """Return what the store has granted to a request that was cancelled meanwhile."""
+        for instant in answer.instants:
+            self._reserved.returned.append(Reservation(math.nan, cost, instant))
+
+    def forget(self) -> None:
+        """Forget all that the store has granted: the record was deleted."""
+        self._bucket.now()  # a request that just started has used a reservation
+        self._reserved.forget()
+        self.ask_again()
+        self._prefetch.reset()
+
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew on another loop."""
+        self.store.restart(loop, self._bucket.clock)
+        self.ask_again()
+        self._prefetch.reset()
+        self._bucket.now()  # a request that just started has used a reservation
+        self._reserved = self._bucket.own[1]
         self._reserved.owe_again()
         self._reserved.give_back()
 
-    async def close(self) -> None:
-        """Return what is reserved, and leave no task."""
-        self._reserver.stop_timer()
-        if self._newcomers is not None:
-            await self._newcomers.close()
-        self._reserver.give_back(self._engine)
-        self.flush()
-        while tasks := [*self._calls, *([self._reserver.task] if self._reserver.task else [])]:
-            await asyncio.wait(tasks)
-        await self._store.close()
-
-
-def _verdict(answer: "Answer", *, allowed: bool) -> Verdict:
-    return Verdict(allowed, answer.remaining, answer.retry_after, answer.reset_after)
+    def stop(self) -> None:
+        """Return all that is reserved: the engine is closed."""
+        self._is_closed = True
+        self._give_back()

@@ -5,322 +5,358 @@ beside a `store` and a `key`. A plain number stays the limit of this process: ad
 program changes nothing about its slots.
 
 Strategy. For the engine the leased slots are its concurrency limit: it begins with none. A request
-without a free slot waits in the queue, as always. Beside the queue there is one task, only while
-there is something to send: how many slots are held, and how many more are of use (`SlotClaims`).
-One call is under way at a time, and carries all that was released and all that is wanted since the
-last one. A released slot goes back at once, even if a request waits here: others may have waited
-longer, and the next call asks for it again. Only as many slots are wanted as the rate can use soon.
+without a free slot waits in the queue, as always. This file decides what is claimed and when
+(`due_in`, `order`), and a `Caller` makes the calls: how many slots are held, and how many more are
+of use. One call carries all that was released and all that is wanted since the last one. A released
+slot goes back at once, even if a request waits here: others may have waited longer, and the next
+call asks for it again. Only as many slots are wanted as the rate can use soon.
 
 While any are held or wanted, the claim is renewed each third of the lease. The store wakes the
-waiters, or the task asks again after a pause (`SlotWakeups`).
+waiters, or they ask again after a pause.
 
 If the store has given slots of this limiter to others, as a renewal came too late, the requests
 under way continue and still count: the limit is exceeded until as many have ended, and one line is
 logged.
 
 Invariant: the store knows of at least as many slots as the engine has, or a claim is due; without
-the store the engine has as many as the fallback allows (`SlotOutage`).
+the store the engine has as many as the fallback allows (`SlotOutage`). Once waiters have no slot,
+the store was asked to wake them, or the pauses between their calls are bounded.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator
+import os
+import random
+import secrets
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING
 
-from aiothrottle.stores.slot_claims import SlotClaims
-from aiothrottle.stores.slot_demand import SlotDemand
+from aiothrottle.errors import twin
+from aiothrottle.stores.caller import SHORTEST_BREAK, Order
 from aiothrottle.stores.slot_outage import SlotOutage
-from aiothrottle.stores.slot_tries import SlotTries, fail_tries, settle_tries
-from aiothrottle.stores.slot_wakeups import SlotWakeups
+from aiothrottle.stores.slots import Claim
 
 if TYPE_CHECKING:
-    from aiothrottle._core.engine import Engine
+    from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.observers import Observers
+    from aiothrottle._core.semaphore import Semaphore
     from aiothrottle.events import StoreDown, StoreUp
     from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted, SlotStore
     from aiothrottle.stores.store import Key, OnStoreError
 
-__all__ = ["SharedSemaphore"]
-
 _LOG = logging.getLogger("aiothrottle")
 
-# Seconds until a task is started after code has cancelled all tasks: see `refresh`.
-_AFTER_CANCELLATION = 0.01
+# The most slots that are wanted at a time: so no waiter is behind more requests of one process.
+_MOST_WANTED = 64
+# Seconds between two calls for waiters that the store cannot wake: the first pause, by how much it
+# grows, and the longest. Half of it is jitter.
+_PAUSE, _GROWTH, _LONGEST_PAUSE = 0.01, 1.5, 0.5
 
 
 class SharedSemaphore:
-    """The leased slots of an engine, and the task that calls the store.
+    """The leased slots of one engine.
 
     Args:
-        engine: Whose semaphore has the leased slots.
+        semaphore: The engine's semaphore, which has the leased slots.
+        bucket: Has the clock.
+        observers: Have the name for errors.
         shared: The slots of all processes, as the user gives them.
         store: The store.
         key: Of the record.
+        startable: Returns how many waiters would start if they had slots, at most so many; None if
+            the engine is gone.
+        changed: Called when a call may be due, with the event if the store fails or is back.
         on_store_error: What serves while the store fails.
         local_share: This process's share then, with "local"; None: the slots that it held.
     """
 
     __slots__ = (
+        "_answered_at",
         "_ask_at",
-        "_claims",
-        "_demand",
-        "_engine",
+        "_bucket",
+        "_changed",
+        "_is_closed",
+        "_is_woken",
         "_key",
+        "_known",
+        "_letters",
+        "_listens_as",
+        "_number",
+        "_observers",
         "_outage",
-        "_task",
-        "_timer",
+        "_pause",
+        "_semaphore",
+        "_startable",
+        "_store",
         "_tries",
-        "_wakeups",
+        "_trying",
         "shared",
     )
 
     def __init__(
         self,
-        engine: "Engine",
+        semaphore: "Semaphore",
+        bucket: "LocalBucket",
+        observers: "Observers",
         shared: "SharedConcurrency",
         *,
         store: "SlotStore",
         key: "Key",
+        startable: Callable[[int], int | None],
+        changed: "Callable[[StoreDown | StoreUp | None], None]",
         on_store_error: "OnStoreError",
         local_share: float | None,
     ) -> None:
         #: What the user asked for.
         self.shared: SharedConcurrency = shared
-        self._engine = engine
+        self._semaphore = semaphore
+        self._bucket = bucket
+        self._observers = observers
+        self._store = store
         self._key = key
-        self._demand = SlotDemand(engine)
-        self._claims = SlotClaims(store, key)
-        self._wakeups = SlotWakeups(store, self._woken)
+        self._startable = startable
+        self._changed = changed
         self._outage = SlotOutage(
             store,
             key,
             choice=on_store_error,
             local_share=local_share,
-            report=self._report,
+            report=changed,
             retry=self._server_returned,
         )
-        self._tries = SlotTries()
+        self._is_closed = False
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        # The random part of the owner's name, and the number of its last claim.
+        self._letters, self._number = secrets.token_hex(8), 0
+        # How many slots the store has as held and as wanted; None while that is uncertain, as a
+        # claim is under way or was not answered; and when the last one was answered.
+        self._known: tuple[int, int] | None = (0, 0)
+        self._answered_at = -math.inf
+        # The owner that the store wakes, if it does, and whether it has since the last claim.
+        self._listens_as: str | None = None
+        self._is_woken = False
+        # The next pause between two calls if it does not.
+        self._pause = _PAUSE
+        # How many requests use a slot only if one is free now (`try_acquire`, `peek`), and the
+        # futures of those that need a call for that: each is settled, or left to the next call.
+        self._trying = 0
+        self._tries: list[asyncio.Future[None]] = []
+
+    # ---- what the engine asks --------------------------------------------------------------------
 
     @property
     def store_up(self) -> bool:
         """Whether the store answered the last call."""
         return self._outage.store_up
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no slot is leased or wanted, and no call is under way or due."""
-        return self._task is None and self._claims.known == (0, 0)
-
-    # ---- what the engine calls -------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Report to the store what has changed: in the next turn, all of it at once."""
-        loop = self._engine.loop
-        if self._outage.serves:
-            self._grant_here()
-        if self._task is None and loop is not None and not loop.is_closed():
-            task = asyncio.current_task(loop)
-            if task is not None and task.cancelling():
-                # Code that cancels all tasks is about to close the loop. A new task would be left
-                # over then; a timer is not missed.
-                self._refresh_after(_AFTER_CANCELLATION)
-            else:
-                self._start_task(loop)
-
-    def _woken(self) -> None:
-        """Claim, as the store has woken the waiters; while it fails, its return does that."""
-        if not self._outage.failures:
-            self.refresh()
+    def is_idle(self, now: float) -> bool:  # noqa: ARG002 - leases run by the clock of the store
+        """Return whether no slot is leased or wanted."""
+        return self._known == (0, 0)
 
     def slot_released(self) -> None:
         """Return a slot that was just released."""
-        self._demand.drop(1)
-        self.refresh()
+        self._semaphore.add(-1)
 
-    def restart(self) -> None:
-        """Begin anew on another loop, with the requests that are still in flight."""
-        self._demand.drop_free()
-        self._task = self._timer = None
-        self._tries.restart()
-        self._wakeups.stop()
-        if self._ask_at < math.inf:
-            self._ask_at = -math.inf  # the clock may be another one
-
-    async def close(self) -> None:
-        """Return the free slots, and leave no task."""
-        assert self._engine.loop is not None
-        while not self.is_idle:
-            if self._task is None:
-                if not self._must_claim():
-                    return  # requests are in flight, or the store fails
-                self._start_task(self._engine.loop)
-            assert self._task is not None
-            await asyncio.wait([self._task])
+    def tidy(self) -> None:
+        """Use slots without the store while the fallback serves, as many as it allows."""
+        if self._outage.serves:
+            held, wanted = self._count()
+            more = min(wanted, (self._outage.slots or 0) - held)
+            if more > 0:
+                self._semaphore.add(more)
 
     @asynccontextmanager
-    async def try_lease(self) -> AsyncGenerator[None]:
+    async def try_lease(self, *, asks: bool) -> AsyncGenerator[None]:
         """Lease a free slot, if there is one, for a request that does not wait in the queue.
+
+        Args:
+            asks: Whether the store may be asked for it.
 
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        engine = self._engine
-        self._tries.count += 1
+        self._trying += 1
         try:
-            if self._outage.serves:
-                self._grant_here()
-            elif not (engine.semaphore.free or engine.waiting or engine.closed):
-                assert engine.loop is not None
-                answered = self._tries.add(engine.loop)
-                self._start_task(engine.loop)
+            self.tidy()
+            if asks and not (self._semaphore.free or self._outage.serves):
+                answered = asyncio.get_running_loop().create_future()
+                self._tries.append(answered)
+                self._changed(None)
                 await answered
             yield
         finally:
-            self._tries.count -= 1
-            self.refresh()
+            self._trying -= 1
+            self._changed(None)
 
-    # ---- the task --------------------------------------------------------------------------------
+    # ---- what is claimed, and when ---------------------------------------------------------------
 
-    def _start_task(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._task is None:
-            # As with the consumer of the engine: a plain Task, in an empty context.
-            self._task = asyncio.Task(
-                self._run(), loop=loop, name="aiothrottle slots", context=Context()
-            )
-            self._task.add_done_callback(self._task_ended, context=Context())
-
-    async def _run(self) -> None:
-        while self._must_claim():
-            if not await self._claim():
-                break
-        self._task = None
-        if self._ask_at < math.inf:
-            self._refresh_after(self._ask_at - self._engine.bucket.clock())
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if self._task is task:  # it was cancelled, and its claim is still due
-            self._task = None
-            self._refresh_after(_AFTER_CANCELLATION)
-
-    def _refresh_after(self, seconds: float) -> None:
-        self._stop_timer()
-        loop = self._engine.loop
-        if loop is not None and not loop.is_closed():
-            self._timer = loop.call_later(max(0.0, seconds), self.refresh)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _must_claim(self) -> bool:
-        """Return whether it is time to claim."""
-        now = self._engine.bucket.clock()
+    def due_in(self) -> float:
+        """Return the seconds until a claim is due: 0.0 is now, infinity: it is not known."""
+        now, known = self._bucket.clock(), self._known
         held, wanted = self._count()
-        known = self._claims.known
         if known is None and not (held or wanted):
-            gives_up = self._engine.closed and self._outage.failures
-            if gives_up or self._claims.are_over(now, self.shared.lease):
+            gives_up = self._is_closed and self._outage.failures
+            if gives_up or now >= self._answered_at + self.shared.lease:
                 self._rest()  # what could not be returned expires, or has expired
-                return False
+                return math.inf
         if self._outage.failures:  # new waiters ask at once; otherwise the pause has to end
-            return (bool(wanted) and not self._outage.serves) or now >= self._ask_at
-        # Only who wants a slot has a use for being woken: a store may wake without a reason.
-        asked = (self._wakeups.is_woken and bool(wanted)) or self._tries.need_call
-        return asked or (held, wanted) != known or now >= self._ask_at
+            is_due = bool(wanted) and not self._outage.serves
+        else:
+            # Only who wants a slot has a use for being woken: a store may wake without a reason.
+            is_woken = self._is_woken and bool(wanted)
+            is_due = is_woken or bool(self._tries) or (held, wanted) != known
+        return 0.0 if is_due else max(0.0, self._ask_at - now)
 
-    async def _claim(self) -> bool:
-        """Send a claim, and use what is granted. Return whether the store has answered."""
+    def _count(self) -> tuple[int, int]:
+        """Return how many slots are held and of use, and how many more would be of use."""
+        semaphore = self._semaphore
+        of_use = (self._startable(_MOST_WANTED) or 0) + self._trying
+        free = semaphore.free
+        most = _MOST_WANTED
+        if self.shared.per_process is not None:
+            most = min(most, self.shared.per_process - semaphore.slots)
+        held = semaphore.slots - max(0, free - of_use)
+        return held, max(0, min(of_use - free, most))
+
+    def order(self) -> Order | float:
+        """Return the claim that is due now, or the seconds until one is.
+
+        Free slots that are of no use go back with it.
+        """
+        if wait := self.due_in():
+            return wait
         held, wanted = self._count()
-        self._wakeups.is_woken = False
-        tries = self._tries.take()
-        try:
-            granted = await self._claims.send(self.shared, held, wanted)
-        except Exception as error:  # noqa: BLE001 - the waiters get it, whatever it is
-            self._claim_failed(error, [*tries, *self._tries.take()])
-            return False
-        except BaseException:
-            self._tries.put_back(tries)
-            raise
-        self._claim_answered(granted, held, wanted)
-        settle_tries(tries)
-        return True
+        self._semaphore.add(held - self._semaphore.slots)
+        tries, self._tries = self._tries, []
+        self._is_woken = False
+        self._known = None
+        self._number += 1
+        shared = self.shared
+        claim = Claim(self._owner(), shared.limit, held, wanted, shared.lease, self._number)
+        return Order(
+            self._store.claim(self._key, claim),
+            partial(self._granted, claim, tries),
+            partial(self._failed, tries),
+            lambda: self._tries.extend(tries),
+        )
 
-    def _claim_answered(self, granted: "Granted", held: int, wanted: int) -> None:
-        now = self._engine.bucket.clock()
+    def _owner(self) -> str:
+        # The process is part of the name: a forked child has the same letters.
+        return f"{os.getpid():x}x{self._letters}"
+
+    def _granted(
+        self, claim: Claim, tries: "list[asyncio.Future[None]]", granted: "Granted"
+    ) -> bool:
+        now = self._bucket.clock()
         if granted.lost and not self._outage.serves:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
             )
         self._outage.call_answered(now)
-        self._demand.add(granted.granted)
-        held, wanted = held + granted.granted, wanted - granted.granted
-        self._claims.answered(now, held, wanted)
-        if not (held or wanted):
+        self._semaphore.add(granted.granted)
+        self._answered_at = now
+        held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
+        self._known = (held, wanted)
+        if held or wanted:
+            self._ask_at = now + self.shared.lease / 3
+            if granted.granted:
+                self._pause = _PAUSE
+            if wanted:
+                self._ask_at = min(self._ask_at, now + self._patience(granted.retry_after))
+        else:
             self._rest()
-            return
-        self._ask_at = now + self.shared.lease / 3
-        if granted.granted:
-            self._wakeups.reset_pause()
-        if wanted:
-            patience = self._wakeups.patience(self._claims.owner, granted.retry_after)
-            self._ask_at = min(self._ask_at, now + patience)
+        _settle(tries)
+        return granted.granted > 0
 
-    def _claim_failed(self, error: Exception, tries: "list[asyncio.Future[None]]") -> None:
-        """Raise the error in the waiters, or let the fallback serve; and claim again later."""
-        now = self._engine.bucket.clock()
-        self._ask_at = now + self._outage.call_failed(now, error, self.shared.lease)
-        if self._outage.falls_back(error):
-            self._fall_back(now)
-            settle_tries(tries)
-            return
-        self._outage.end_fallback()
-        self._engine.fail_all(error)
-        fail_tries(tries, error, self._engine.label)
+    def _patience(self, retry_after: float) -> float:
+        """Seconds after which to ask again if the store does not wake the waiters before.
 
-    def _report(self, change: "StoreDown | StoreUp") -> None:
-        self._engine.report_store(change, self)
+        Args:
+            retry_after: Seconds until a lease may expire.
+        """
+        owner = self._owner()
+        if self._listens_as is None and self._store.listen(owner, self._woken):
+            self._listens_as = owner
+            self._is_woken = True  # a wake-up before that call was lost
+        patience = retry_after + SHORTEST_BREAK
+        if self._listens_as is None:
+            patience = min(patience, self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(self._pause * _GROWTH, _LONGEST_PAUSE)
+        return patience
+
+    def _woken(self) -> None:
+        """Claim, as the store has woken the waiters; while it fails, its return does that."""
+        self._is_woken = True
+        if not self._outage.failures:
+            self._changed(None)
+
+    def _failed(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception | None:
+        """Return the error for the waiters, or let the fallback serve; and claim again later."""
+        now, outage = self._bucket.clock(), self._outage
+        tries, self._tries = [*tries, *self._tries], []
+        self._ask_at = now + outage.call_failed(now, error, self.shared.lease)
+        if outage.falls_back(error):
+            if not outage.serves:
+                # A claim without an answer is retried for a lease: slots that the store may have
+                # granted have to be returned.
+                self._answered_at = max(self._answered_at, now)
+                held, _ = self._count()
+                outage.begin_fallback(self.shared, held)
+            self.tidy()
+            _settle(tries)
+            return None
+        outage.end_fallback()
+        _settle(tries, lambda: twin(error, self._observers.label))
+        return error
 
     def _server_returned(self) -> None:
+        """Claim again: the server has answered another limiter."""
         if self._ask_at < math.inf:
             self._ask_at = -math.inf
-            self.refresh()
+            self._changed(None)
 
     def _rest(self) -> None:
-        """Have no claim due until something changes."""
-        self._claims.forget()
+        """Have no claim due until something changes: the store has nothing of this owner."""
+        self._known = (0, 0)
         self._outage.forget_failures()
         self._ask_at = math.inf
-        self._stop_timer()
-        self._wakeups.is_woken = False
-        self._wakeups.reset_pause()
-        self._wakeups.stop()
+        self._is_woken = False
+        self._pause = _PAUSE
+        self._stop_listening()
 
-    # ---- slots without the store -----------------------------------------------------------------
+    def _stop_listening(self) -> None:
+        if self._listens_as is not None:
+            self._store.unlisten(self._listens_as)
+            self._listens_as = None
 
-    def _fall_back(self, now: float) -> None:
-        """Let the fallback serve."""
-        if not self._outage.serves:
-            # A claim without an answer is retried for a lease: slots that the store may have
-            # granted have to be returned.
-            self._claims.count_lease_from(now)
-            held, _ = self._count()
-            self._outage.begin_fallback(self.shared, held)
-        self._grant_here()
+    # ---- the end, and loops ----------------------------------------------------------------------
 
-    def _grant_here(self) -> None:
-        """Use slots without the store, as many as the fallback allows."""
-        held, wanted = self._count()
-        self._demand.add(min(wanted, (self._outage.slots or 0) - held))
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002 - it has no timer
+        """Begin anew on another loop, with the requests that are still in flight."""
+        self._semaphore.add(-self._semaphore.free)
+        self._trying, self._tries = 0, []  # the requests of the old one are dead
+        self._stop_listening()
+        if self._ask_at < math.inf:
+            self._ask_at = -math.inf  # the clock may be another one
 
-    def _count(self) -> tuple[int, int]:
-        """Return how many slots are held, and how many more are of use."""
-        return self._demand.count(self._tries.count, self.shared.per_process)
+    def stop(self) -> None:
+        """Claim nothing more: the engine is closed."""
+        self._is_closed = True
+
+
+def _settle(
+    futures: "list[asyncio.Future[None]]", error: Callable[[], Exception] | None = None
+) -> None:
+    """Let requests that try find out whether there is a free slot, or raise the error in each."""
+    for future in futures:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error())

@@ -12,7 +12,7 @@ def holding(*slots: tuple[float, float, float]) -> ReservedState:
     """Give a state with (cost, at, instant) ready."""
     state = ALGORITHM.start()
     for cost, at, instant in slots:
-        ALGORITHM.hold(state, at, [cost], [instant], instant)
+        state.hold(at, [cost], [instant], instant)
     return state
 
 
@@ -34,16 +34,16 @@ def test_reservations_are_shared_and_sorted() -> None:
     assert state.tokens == 7
     assert ready(holding((0, 5.0, 1.0))) == []
     state = holding((1, 3.0, 3.0), (1, 4.0, 4.0))
-    ALGORITHM.hold(state, 2.0, [1, 1], [2.0, 2.5], 2.0)
+    state.hold(2.0, [1, 1], [2.0, 2.5], 2.0)
     assert [instant for _, _, instant in ready(state)] == [2.0, 2.5, 3.0, 4.0]
-    assert state.give_back_older(2.0)
-    assert not state.give_back_older(2.0)
+    state.give_back_older(2.0)
+    state.give_back_older(2.0)
     state.give_back_later(3.0)
     assert returned(state) == [(1, 2.0), (1, 4.0)]
     state.give_back_behind(1)
     assert returned(state)[2:] == [(1, 3.0)]
     ALGORITHM.take(state, 5.0, 2)
-    state.forget(keep_ready=True)
+    state.forget()
     assert (owed(state), returned(state), list(state.used)) == ([], [], [])
 
 

@@ -1,0 +1,222 @@
+"""The caller: the one task that calls a store for a part of an engine, one call after the other.
+
+Strategy. A part (`SharedBucket`, `SharedSemaphore`) decides what to send and when, and takes in the
+answers; it has no task and no timer. While calls are due, one task makes them, then it ends: an
+idle limiter has none. A timer starts it when the part has a call for later.
+
+Invariant: of one part one call is under way at a time. Only the running task holds the engine, so a
+limiter is freed with the last reference to it; what it has to return to the store is sent all the
+same.
+"""
+
+import asyncio
+import functools
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakMethod
+
+_Answer = TypeVar("_Answer")
+
+#: Seconds. A call at the very instant that a store named can be too early by a rounding.
+SHORTEST_BREAK = 0.001
+# Seconds until a call is made after code has cancelled all tasks.
+_AFTER_CANCELLATION = 0.01
+
+
+class Order(NamedTuple):
+    """A call that is due, and what takes its outcome."""
+
+    #: The call of the store, which begins when it is awaited.
+    call: Awaitable[Any]
+    #: Takes the answer. Returns whether there is something new for the queue.
+    fill: Callable[[Any], bool]
+    #: Takes the error. Returns the error that the waiters raise; None: they wait on.
+    fail: Callable[[Exception], Exception | None]
+    #: Called if the task is cancelled during the call.
+    stop: Callable[[], None] = lambda: None
+
+
+class Part(Protocol):
+    """What an engine shares through a store: its tokens, or its slots."""
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store answered the last call."""
+        ...
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing is held, due or to be remembered."""
+        ...
+
+    def tidy(self) -> None:
+        """Give up what cannot be used, before the queue is served."""
+        ...
+
+    def due_in(self) -> float:
+        """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
+        ...
+
+    def order(self) -> Order | float:
+        """Return the call that is due now, or the seconds until one is."""
+        ...
+
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew on another loop."""
+        ...
+
+    def stop(self) -> None:
+        """Give up all that is not in use: the engine is closed."""
+        ...
+
+
+class Caller:
+    """The task and the timer of one part.
+
+    Args:
+        part: What is shared.
+        name: What the task is for.
+        serve: A method that serves the queue, and raises an error in the waiters if it is given
+            one. It is held weakly.
+    """
+
+    __slots__ = ("_calls", "_loop", "_name", "_serve", "_task", "_timer", "part")
+
+    def __init__(self, part: Part, name: str, serve: Callable[[Exception | None], None]) -> None:
+        #: What is shared.
+        self.part: Part = part
+        self._name = name
+        self._serve = WeakMethod(serve)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # The calls of `ask`.
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether no call is under way, and none may follow."""
+        return self._task is None and not self._calls and self.part.is_idle(now)
+
+    def prepare(self) -> None:
+        """Do what `start` does, before the queue is served."""
+        self.part.tidy()
+        self.start()
+
+    def start(self, *, later: bool = False) -> None:
+        """Make the calls that are due, and have a timer for one that is due later.
+
+        Args:
+            later: Whether to leave also the first to the timer, as the loop may be closing: a new
+                task would be left over then, a timer is not missed. So it is if the task that runs
+                this is cancelled.
+        """
+        loop = self._loop
+        if self._task is not None or loop is None or loop.is_closed():
+            return
+        wait = self.part.due_in()
+        if wait <= 0.0:
+            here = asyncio.current_task(loop)
+            if not (later or (here is not None and here.cancelling())):
+                self._begin(loop)
+                return
+            wait = _AFTER_CANCELLATION
+        self._set_timer(loop, wait)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        # As with the consumer of the engine: a plain Task, in an empty context.
+        self._task = asyncio.Task(
+            self._run(loop, self._serve()), loop=loop, name=self._name, context=Context()
+        )
+        self._task.add_done_callback(self._ended, context=Context())
+
+    async def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        serve: Callable[[Exception | None], None] | None,
+    ) -> None:
+        part = self.part
+        while isinstance(order := part.order(), Order):
+            call, fill, fail, stop = order
+            try:
+                answer = await call
+            except Exception as error:  # noqa: BLE001 - the part knows who gets it
+                raised = fail(error)
+                if serve is not None:
+                    serve(raised)
+                order = SHORTEST_BREAK  # the waiters that raise it have not left yet
+                break
+            except BaseException:
+                stop()
+                raise
+            if fill(answer) and serve is not None:
+                serve(None)
+        self._task = None  # now: a waiter that joins in this turn starts another one
+        self._set_timer(loop, order)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if self._task is not task:
+            return
+        self._task = None  # it was cancelled, and its call is still due
+        if (serve := self._serve()) is not None:
+            serve(None)  # waiters that are still there need it now
+        self.start(later=True)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Ask the part again after so many seconds; a timer that is earlier does as well."""
+        timer = self._timer
+        if timer is not None and loop.time() + seconds >= timer.when() and seconds < math.inf:
+            return
+        if timer is not None:
+            timer.cancel()
+            self._timer = None
+        if seconds < math.inf:
+            self._timer = loop.call_later(seconds, self._on_time, context=Context())
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.start()
+
+    async def ask(
+        self, call: Coroutine[Any, Any, _Answer], unused: Callable[[_Answer], None]
+    ) -> _Answer:
+        """Make a call for a request that does not wait in the queue, and return the answer.
+
+        Args:
+            call: The call.
+            unused: Takes the answer if the request is cancelled meanwhile.
+        """
+        task = asyncio.create_task(call, name="aiothrottle store")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(self._take_unused, unused))
+            raise
+
+    def _take_unused(
+        self, unused: Callable[[_Answer], None], task: "asyncio.Task[_Answer]"
+    ) -> None:
+        if not task.cancelled() and task.exception() is None:
+            unused(task.result())
+            self.start()
+
+    # ---- the end, and loops ----------------------------------------------------------------------
+
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew on another loop: the old one is closed, with its tasks and the timer."""
+        self._loop, self._task, self._timer = loop, None, None
+        self._calls.clear()
+        self.part.restart(loop)
+
+    async def close(self) -> None:
+        """Send what is to be returned, and leave no task."""
+        loop = self._loop
+        assert loop is not None
+        self.part.stop()
+        while self._task is not None or self._calls or self.part.due_in() <= 0.0:
+            if self._task is None and self.part.due_in() <= 0.0:
+                self._begin(loop)
+            await asyncio.wait([*self._calls, *([self._task] if self._task else [])])
+        self._set_timer(loop, self.part.due_in())
