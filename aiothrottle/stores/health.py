@@ -15,7 +15,6 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from typing import Protocol
 from weakref import WeakKeyDictionary, WeakMethod
 
 from aiothrottle._checks import duration
@@ -45,18 +44,6 @@ _MEANWHILE: dict[str, str] = {
     "open": "are granted without the limit",
     "closed": "wait",
 }
-
-
-class Follower(Protocol):
-    """A limiter for which the server fails."""
-
-    def probe(self) -> bool | None:
-        """Try the server if it has a reason to. Return whether it does, see `Health.try_with`."""
-        ...
-
-    def server_returned(self) -> None:
-        """Continue with the server."""
-        ...
 
 
 class Health:
@@ -105,7 +92,7 @@ class Health:
         self._try_at = 0.0
         #: Whether a follower is trying the server now.
         self.is_tried: bool = False
-        self._followers: WeakKeyDictionary[Follower, None] = WeakKeyDictionary()
+        self._followers: WeakKeyDictionary["Outage", None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.counter.restart()
 
@@ -158,7 +145,7 @@ class Health:
         self._followers.clear()
         self._notify(followers)
 
-    def _notify(self, followers: list[Follower]) -> None:
+    def _notify(self, followers: "list[Outage]") -> None:
         for follower in followers[:_NOTIFIED_AT_ONCE]:
             follower.server_returned()
         if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
@@ -171,11 +158,11 @@ class Health:
         """The number of limiters for which the server fails."""
         return len(self._followers)
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: "Outage") -> None:
         """Notify the follower when the server is back."""
         self._followers[follower] = None
 
-    def unfollow(self, follower: Follower) -> None:
+    def unfollow(self, follower: "Outage") -> None:
         """Notify it no more."""
         self._followers.pop(follower, None)
 

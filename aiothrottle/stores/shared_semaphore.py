@@ -75,6 +75,7 @@ class SharedSemaphore:
     """
 
     __slots__ = (
+        "__weakref__",
         "_answered_at",
         "_ask_at",
         "_bucket",
@@ -125,7 +126,7 @@ class SharedSemaphore:
             key,
             choice=on_store_error,
             local_share=local_share,
-            report=changed,
+            report=self._report,
             retry=self._server_returned,
         )
         self._is_closed = False
@@ -312,8 +313,13 @@ class SharedSemaphore:
             _settle(tries)
             return None
         outage.end_fallback()
-        _settle(tries, lambda: twin(error, self._observers.label))
-        return error
+        told = outage.error_for(error)
+        _settle(tries, lambda: twin(told, self._observers.label))
+        return told
+
+    def _report(self, change: "StoreDown | StoreUp | None") -> None:
+        """Report an outage, or its end."""
+        self._changed(change)
 
     def _server_returned(self) -> None:
         """Claim again: the server has answered another limiter."""

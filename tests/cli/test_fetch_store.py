@@ -103,7 +103,7 @@ def test_driver_that_does_not_close_ends_the_run_all_the_same(
     monkeypatch.setattr(emcache._Client, "close", close_and_wait)
     ended = fetch("http://127.0.0.1:1/", "--rate", "1", "--store", "memcached://127.0.0.1:1")
     assert ended.status == 2
-    assert "argument --store: memcached://127.0.0.1:1: memcached: no answer" in ended.messages
+    assert "argument --store: memcached://127.0.0.1:1: memcached: no connection" in ended.messages
 
 
 # Of each store, and of each sign that should have been escaped in a password.

