@@ -397,7 +397,7 @@ class RetryLoop(Generic[_Request, _Response]):
         try:
             host = adapter.host(response)
             if self._quotas.body_may_report(host, status, headers, limits):
-                unsized = self._quotas.reads_json(host, status, headers)
+                unsized = self._quotas.reads_json(host, status, headers, limits)
                 try:
                     body = await adapter.read_body(response, unsized=unsized)
                 except Exception as error:

@@ -77,19 +77,23 @@ class ServerQuotas:
         """Return whether to read the body: it may throttle, or name a time that no header does."""
         if limits.retry_after is not None:
             return False
-        if status in _MAY_THROTTLE and limits.reset_after is None:
+        if status in _MAY_THROTTLE and (limits.reset_after is None or not limits.throttled):
             return True
-        return not limits.throttled and self.reads_json(host, status, headers)
+        return not limits.throttled and self.reads_json(host, status, headers, limits)
 
-    def reads_json(self, host: str, status: int, headers: Mapping[str, str]) -> bool:
-        """Return whether the profile says that only the body may report, and the body is JSON.
+    def reads_json(
+        self, host: str, status: int, headers: Mapping[str, str], limits: ServerLimits
+    ) -> bool:
+        """Return whether the body is JSON, and may report what the headers do not.
 
         Then it is read also if its length is unknown. A stream of events is no JSON.
         """
         profile = self._profiles[host]
-        if profile is None or status not in profile.body_statuses:
-            return False
-        return bool(_JSON.match(headers.get("Content-Type", "")))
+        by_profile = profile is not None and status in profile.body_statuses
+        # The secondary limit of GitHub, also of an own installation: a 403 whose headers report
+        # the primary one.
+        beside_headers = status in _MAY_THROTTLE and limits.reset_after is not None
+        return (by_profile or beside_headers) and bool(_JSON.match(headers.get("Content-Type", "")))
 
     def has_none(self, status: int, headers: Iterable[str]) -> bool:
         """Return whether a response is no error and has no header about limits.
