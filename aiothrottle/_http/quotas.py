@@ -15,8 +15,7 @@ from aiothrottle._http.options import ServerQuotaUse
 from aiothrottle._http.origins import Backoff
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.headers.limits import Headers
-from aiothrottle.headers.memo import Memo
-from aiothrottle.headers.values import ServerClock
+from aiothrottle.headers.values import Memo, ServerClock
 from aiothrottle.permit import Permit
 from aiothrottle.server_limits import apply_limits
 
@@ -125,6 +124,6 @@ def _vendors() -> tuple[Profile, ...]:
 
 def _may_report(own: Iterable[Profile], name: str) -> bool:
     """Return whether a header of that name may be about limits, for any server."""
-    from aiothrottle.headers.fields import IS_LIMIT_HEADER
+    from aiothrottle.headers.fields import is_limit_header
 
-    return IS_LIMIT_HEADER[name] or any(it.is_limit_header[name] for it in (*_vendors(), *own))
+    return is_limit_header(name) or any(it.is_limit_header[name] for it in (*_vendors(), *own))

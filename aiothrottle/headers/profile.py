@@ -6,12 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from aiothrottle._checks import check_number
-from aiothrottle.headers.memo import Memo
+from aiothrottle.headers.values import Memo
 
 if TYPE_CHECKING:  # a session imports profiles, but no parser before the first response
     from aiothrottle.headers.fields import Layout, Names
-
-__all__ = ["Items", "Json", "Limit", "Profile"]
 
 _LONGEST = 64
 _LEAST_ERROR = 400
@@ -231,12 +229,12 @@ class Profile:
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
-        from aiothrottle.headers.fields import IS_LIMIT_HEADER
+        from aiothrottle.headers.fields import is_limit_header
 
         body_header = self.body_header.lower()
         return Memo(
             lambda header: (
-                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() == body_header
+                is_limit_header(header) or self._claims(header) or header.lower() == body_header
             )
         )
 

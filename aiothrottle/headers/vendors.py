@@ -9,8 +9,6 @@ from typing import Any, TypeAlias, cast
 
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 
-__all__ = ["PROFILES", "profile_for"]
-
 # No name of a host (RFC 1035) or of a vendor is longer.
 _LONGEST = 255
 
