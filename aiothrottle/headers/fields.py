@@ -76,6 +76,7 @@ _FIELDS = {
     "interval-seconds": "window",
     "interval-milliseconds": "window-ms",
     "renewalperiod": "window",
+    "rate": "rate",  # restify: tokens a second, of a bucket with so many as the limit
 }
 _DRAFTS = {"": "state", "policy": "policy"}
 _LABELS = {
@@ -90,6 +91,10 @@ _LABELS = {
 # Limits with a name: headers that end with the part of a limit, and the name.
 _OF_LIMITS = {
     "x-tokenlimit-": "tokens",
+    # hapi-rate-limit
+    "x-ratelimit-user": "user",
+    "x-ratelimit-path": "path",
+    "x-ratelimit-userpath": "user path",
 }
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},

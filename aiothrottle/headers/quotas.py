@@ -68,6 +68,9 @@ def read_record(lines: Lines, clock: Clock) -> Record:
         record.window = read_window(lines["window"][0])
     if "window-ms" in lines and record.window is None:
         record.window = read_window(lines["window-ms"][0], 0.001)
+    if "rate" in lines and record.quota and record.window is None:
+        rate = _least(lines["rate"])
+        record.window = record.quota / rate if rate and record.quota < CAP * rate else None
     return record
 
 
