@@ -13,7 +13,7 @@ import aiohttp
 
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.aiohttp.session import Sender
 from aiothrottle.cli.fetch.reading.jobs import ListError, Reader
 from aiothrottle.cli.fetch.reading.lines import Lines, Source
 from aiothrottle.cli.fetch.report import Report

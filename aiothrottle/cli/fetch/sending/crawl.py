@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from yarl import URL
 
 from aiothrottle.aiohttp.adapter import origin_of
-from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.aiohttp.session import Sender
 from aiothrottle.cli.fetch.reading.jobs import Job, ListError, Reader
 from aiothrottle.cli.fetch.reading.lines import Line, Lines
 from aiothrottle.cli.fetch.results.folder import Folder

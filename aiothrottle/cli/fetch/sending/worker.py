@@ -23,7 +23,7 @@ from aiothrottle.errors import StoreUnavailable, ThrottleError
 if TYPE_CHECKING:
     from yarl import URL
 
-    from aiothrottle.aiohttp.sender import Sender
+    from aiothrottle.aiohttp.session import Sender
     from aiothrottle.cli.fetch.reading.lines import Lines
     from aiothrottle.cli.fetch.results.folder import Folder
     from aiothrottle.cli.fetch.results.output import Output
