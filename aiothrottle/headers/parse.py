@@ -109,7 +109,10 @@ def parse_response(
     if profile is not None and fresh:
         claimed = fields["vendor"].get("", {})
         vendor = read_vendor(profile, claimed, result and result.data, clock)
-    policies, bound = _read_limits(fields, vendor, profile, clock) if fresh else ([], _NO_LIMIT)
+    policies: list[Policy] = []
+    bound = _NO_LIMIT
+    if fresh and (vendor or fields["quota"] or fields["limit"] or fields["draft"]):
+        policies, bound = _read_limits(fields, vendor, profile, clock)
 
     waits = fields["wait"]
     wait = read_wait(waits[""], clock) if waits else None
@@ -130,7 +133,7 @@ def parse_response(
         bound.remaining,
         bound.reset_after,
         bound.window,
-        tuple([_with_reset_error(policy, clock) for policy in policies]),
+        tuple([_with_reset_error(policy, clock) for policy in policies]) if policies else (),
         _scope(labels) if labels else None,
         label_of(labels, "reason") if labels else None,
         bound.unit,
