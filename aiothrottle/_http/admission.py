@@ -8,7 +8,7 @@ request does not override it. What a hook raises is the caller's, and takes noth
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 from aiothrottle._checks import check_names, check_number, shown
@@ -23,7 +23,6 @@ from aiothrottle.per_loop import PerLoop
 from aiothrottle.permit import ONE
 from aiothrottle.rate import Rate
 
-_Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 _NAMES = names_of(Throttle)
@@ -47,8 +46,20 @@ class Target(NamedTuple):
     limiter: RateLimiter | None
 
 
+class Terms(NamedTuple):
+    """On which terms a request waits for its limiter."""
+
+    target: Target
+    cost: Cost = ONE
+    priority: float = 0.0
+    #: Seconds that an attempt may wait; None: no limit.
+    timeout: float | None = None
+    #: What the hooks see of the request; None: there is no hook.
+    request: Request | None = None
+
+
 class Admission:
-    """Finds the limiter of a request.
+    """Finds the limiter of a request, and calls the hooks of an integration.
 
     Args:
         limiter: One for all requests, or one for each key; or a `PerLoop` of these; or the rate
@@ -78,6 +89,13 @@ class Admission:
         #: What was given, or made of it.
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
+        self._options = options
+        self.settle: SettleHook | None = options.settle
+        #: Whether there is a hook: then each request has terms.
+        self.has_hooks: bool = any(
+            hook is not None
+            for hook in (options.key, options.cost, options.priority, options.settle)
+        )
         if not isinstance(limiter, PerLoop):
             expect_outcomes(limiter)
         #: The target of all requests, if there is one limiter for all.
@@ -122,6 +140,45 @@ class Admission:
                 f"a key has to be hashable, not {type(key).__name__}: {error}"
             ) from error
 
+    def terms(
+        self,
+        method: str,
+        url: Any,  # noqa: ANN401 - as the client has it
+        view: Callable[[], Request],
+        override: object,
+    ) -> Terms:
+        """Return the terms of a request.
+
+        Args:
+            method: The method, in capitals.
+            url: The URL.
+            view: Returns what a hook sees of the request.
+            override: A `Throttle` of this request; None: it overrides nothing.
+
+        Raises:
+            TypeError: A hook returned, or the override has, a value of a wrong type.
+            ValueError: The same with a value out of range.
+            Exception: What a hook raised.
+        """
+        own = _checked(override)
+        seen = view() if self.has_hooks else None
+        cost = _cost(self._value("cost", own, seen, None))
+        priority = self._value("priority", own, seen, 0.0)
+        check_number("priority", priority, least=-math.inf)
+        key = self._value("key", own, seen, _BY_ORIGIN)
+        # Last, as it may make the limiter of a key.
+        target = self.target(method, url) if key is _BY_ORIGIN else self.target_of(key)
+        return Terms(target, cost, priority, own.get("timeout", self._options.queue_timeout), seen)
+
+    def _value(
+        self, name: str, own: Mapping[str, Any], seen: Request | None, default: object
+    ) -> Any:  # noqa: ANN401 - checked by the caller
+        """Return what the request overrides, else what the hook returns, else the default."""
+        if name in own:
+            return own[name]
+        hook = getattr(self._options, name)
+        return default if hook is None else result_of(name, hook, seen)
+
 
 def _needs_keys(subject: str) -> str:
     return f"{subject} needs a KeyedRateLimiter: a RateLimiter has one limit for all"
@@ -139,84 +196,7 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# ---- hooks ---------------------------------------------------------------------------------------
-
-
-class Terms(NamedTuple):
-    """On which terms a request waits for its limiter."""
-
-    target: Target
-    cost: Cost = ONE
-    priority: float = 0.0
-    #: Seconds that an attempt may wait; None: no limit.
-    timeout: float | None = None
-    #: What the hooks see of the request; None: there is no hook.
-    request: Request | None = None
-
-
-class Hooking(Generic[_Request]):
-    """Calls the hooks of an integration.
-
-    Args:
-        options: The options of the integration.
-        admission: Finds the limiter of a request.
-        view: Makes what a hook sees of a request.
-    """
-
-    __slots__ = ("_admission", "_options", "_view", "has_hooks", "settle")
-
-    def __init__(
-        self, options: Options, admission: Admission, view: Callable[[_Request], Request]
-    ) -> None:
-        self._options = options
-        self._admission = admission
-        self._view = view
-        self.settle: SettleHook | None = options.settle
-        #: Whether there is a hook: then each request has terms.
-        self.has_hooks: bool = any(
-            hook is not None
-            for hook in (options.key, options.cost, options.priority, options.settle)
-        )
-
-    def terms(self, request: _Request, method: str, url: Any, override: object) -> Terms:  # noqa: ANN401
-        """Return the terms of a request.
-
-        Args:
-            request: The request.
-            method: The method, in capitals.
-            url: The URL, as the client has it.
-            override: A `Throttle` of this request; None: it overrides nothing.
-
-        Raises:
-            TypeError: A hook returned, or the override has, a value of a wrong type.
-            ValueError: The same with a value out of range.
-            Exception: What a hook raised.
-        """
-        own = _checked(override)
-        seen = self._view(request) if self.has_hooks else None
-        cost = _cost(self._value("cost", own, seen, None))
-        priority = self._value("priority", own, seen, 0.0)
-        check_number("priority", priority, least=-math.inf)
-        key = self._value("key", own, seen, _BY_ORIGIN)
-        # Last, as it may make the limiter of a key.
-        if key is _BY_ORIGIN:
-            target = self._admission.target(method, url)
-        else:
-            target = self._admission.target_of(key)
-        return Terms(target, cost, priority, own.get("timeout", self._options.queue_timeout), seen)
-
-    def _value(
-        self,
-        name: str,
-        own: Mapping[str, Any],
-        seen: Request | None,
-        default: object,
-    ) -> Any:  # noqa: ANN401 - checked by the caller
-        """Return what the request overrides, else what the hook returns, else the default."""
-        if name in own:
-            return own[name]
-        hook = getattr(self._options, name)
-        return default if hook is None else result_of(name, hook, seen)
+# ---- hooks and overrides -------------------------------------------------------------------------
 
 
 def result_of(name: str, hook: Callable[[Any], _Result], argument: object) -> _Result:

@@ -46,11 +46,12 @@ body cannot be sent again, the last response is returned.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
-from aiothrottle._http.admission import Admission, Hooking, Target, Terms
+from aiothrottle._http.admission import Admission, Target, Terms
 from aiothrottle._http.options import Options, ServerQuotaUse
 from aiothrottle._http.origins import SUSPECT, Origins
 from aiothrottle._http.settlement import Settlement, settle_head
@@ -205,10 +206,7 @@ class RetryLoop(Generic[_Request, _Response]):
         retry = options.retry
         self._adapter = adapter
         self._origin = origin
-        self._hooking = (
-            None if admission is None else Hooking[_Request](options, admission, adapter.view)
-        )
-        self._has_hooks = self._hooking is not None and self._hooking.has_hooks
+        self._has_hooks = admission is not None and admission.has_hooks
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
@@ -305,10 +303,12 @@ class RetryLoop(Generic[_Request, _Response]):
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request with hooks, or with a `Throttle` of its own."""
-        assert self._hooking is not None  # without an admission there is no `throttle`
+        assert self._admission is not None  # without one there is no `throttle`
         if self._known_terms is not None and (known := self._known_terms.get(request)) is not None:
             return known
-        terms = self._hooking.terms(request, request.method, request.url, throttle)
+        terms = self._admission.terms(
+            request.method, request.url, partial(self._adapter.view, request), throttle
+        )
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms
@@ -391,9 +391,9 @@ class RetryLoop(Generic[_Request, _Response]):
         self, status: int, headers: Mapping[str, str], permit: Permit, terms: Terms
     ) -> Settlement | None:
         """Call `settle`, if there is one; return the settlement that needs the body."""
-        if self._hooking is None or self._hooking.settle is None or terms.request is None:
+        if self._admission is None or self._admission.settle is None or terms.request is None:
             return None
-        return settle_head(self._hooking.settle, terms.request, status, headers, permit)
+        return settle_head(self._admission.settle, terms.request, status, headers, permit)
 
     async def _settle(
         self,
