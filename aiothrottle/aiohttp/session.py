@@ -442,7 +442,7 @@ class ThrottledSession:
         options: "_RequestOptions",
         throttle: Throttle | None,
     ) -> Coroutine[Any, Any, ClientResponse]:
-        if not SINGLE_USE.isdisjoint(options):
+        if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
         call = Call(self._sender.adapter, method, url, options)
         return self._sender.loop.run(call, call.send, throttle)
