@@ -64,7 +64,6 @@ from aiothrottle.server_limits import apply_limits
 
 _SWITCHING_PROTOCOLS = 101
 _LEAST_ERROR, _LEAST_FAILURE = 400, 500
-_NOTHING = ServerLimits()
 _PLAINLY_THROTTLED = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
 
 _logger = logging.getLogger("aiothrottle")

@@ -16,7 +16,7 @@ import asyncio
 import random
 import re
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -88,10 +88,10 @@ class Origin:
         # The answers since the first suspect one.
         self._began_at = 0.0
         self._answers = self._suspect = 0
-        self._statuses: set[int] = set()
+        self._statuses: frozenset[int] = frozenset()
         self._was_suspected = False
         # Which of the last answers were a bare 503, from the first one on.
-        self._recent = deque[bool](maxlen=_RECENT)
+        self._recent: tuple[bool, ...] = ()
         self._bare_at = 0.0
         self._throttles = False
 
@@ -134,10 +134,9 @@ class Origin:
     def throttles_by_503(self, now: float) -> bool:
         """Count a bare 503, and return whether most answers are such, or were not long ago."""
         if now - self._bare_at > _MEMORY:
-            self._recent.clear()
-            self._throttles = False
+            self._recent, self._throttles = (), False
         self._bare_at = now
-        self._recent.append(True)
+        self._recent = (*self._recent[1 - _RECENT :], True)
         known = len(self._recent)
         if known >= _LEAST_KNOWN and sum(self._recent) > _BARE_PART * known:
             self._throttles = True
@@ -155,7 +154,7 @@ class Origin:
             What is suspected now, for the first time.
         """
         if self._recent and status != _SERVICE_UNAVAILABLE:
-            self._recent.append(False)
+            self._recent = (*self._recent[1 - _RECENT :], False)
         if now - self._began_at >= _MINUTE:
             self._answers = 0
         if not self._answers:
@@ -163,14 +162,14 @@ class Origin:
                 return None
             self._began_at = now
             self._suspect = 0
-            self._statuses.clear()
+            self._statuses = frozenset()
         self._answers += 1
         if suspect:
             self._suspect += 1
-            self._statuses.add(status)
+            self._statuses |= {status}
         if self._answers < _LEAST or self._suspect <= _PART * self._answers:
             return None
-        found = Suspicion(frozenset(self._statuses), self._suspect / self._answers)
+        found = Suspicion(self._statuses, self._suspect / self._answers)
         self._was_suspected = True
         self._answers = 0
         return found
