@@ -267,10 +267,10 @@ class Origins:
         return origin.demand
 
     def _may_report(self, header: str) -> bool:
-        from aiothrottle.headers.fields import is_limit_header
+        from aiothrottle.headers.fields import IS_LIMIT_HEADER
 
         profiles = (*_vendors(), *self._own)
-        return is_limit_header(header) or any(it.is_limit_header[header] for it in profiles)
+        return IS_LIMIT_HEADER[header] or any(it.is_limit_header[header] for it in profiles)
 
 
 def _profile(own: tuple[Profile, ...], host: str) -> Profile | None:

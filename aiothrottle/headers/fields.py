@@ -219,12 +219,13 @@ def _role(name: str) -> _Role | None:
     return _Role("limit", named[2] or named[3], _FIELDS[named[1] or named[4]]) if named else None
 
 
-def is_limit_header(name: str) -> bool:
-    """Return whether a header can be about limits."""
+def _is_limit_header(name: str) -> bool:
     role = _role(name)
     # Date and Age are no limits.
     return role is not None and role.kind != "clock"
 
 
+IS_LIMIT_HEADER = Memo(_is_limit_header)
+"""Whether a header can be about limits."""
 LAYOUTS = layouts()
 """The layouts without any profile."""

@@ -229,12 +229,12 @@ class Profile:
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
-        from aiothrottle.headers.fields import is_limit_header
+        from aiothrottle.headers.fields import IS_LIMIT_HEADER
 
         body_header = self.body_header.lower()
         return Memo(
             lambda header: (
-                is_limit_header(header) or self._claims(header) or header.lower() == body_header
+                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() == body_header
             )
         )
 
