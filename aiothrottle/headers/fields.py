@@ -1,7 +1,7 @@
 """Names of headers about limits: a table of all dialects, and the one reader of it.
 
-A dialect is a line of `_FIELDS`, `_LABELS`, `_OF_LIMITS` or `_WHOLE_NAMES`, and a case in the
-corpus.
+A dialect is a word of `_SPELLINGS` or `_LABELS`, or a line of `_OF_LIMITS` or `_WHOLE_NAMES`; and a
+case in the corpus.
 
 Invariant: what a name means is the same in any case, and the names of a response, which a server
 repeats, are sorted once.
@@ -51,43 +51,25 @@ Labels: TypeAlias = Mapping[str, Lines]
 FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
 """Prefixes in their order of precedence."""
 
-# The field for each ending of a name, after the prefix of a family.
-_FIELDS = {
+# The endings of names for each field, after the prefix of a family.
+_SPELLINGS = {
     "limit": "limit",
     "remaining": "remaining",
-    "reset": "reset",
-    "reset-after": "reset-after",
-    "reset-in": "reset-after",
-    "reset-seconds": "reset-after",
-    "resetseconds": "reset-after",
-    "reset-ms": "reset-ms",
-    "resettime": "reset-time",
-    "reset-time": "reset-time",
-    "reset-at": "reset-time",
-    "reset-date": "reset-time",
-    "reset-timestamp": "reset-time",
-    "next": "next",
     "used": "used",
-    "period": "window",
-    "duration": "window",
-    "window": "window",
-    "window-size": "window",
-    "interval": "window",
-    "interval-seconds": "window",
-    "interval-milliseconds": "window-ms",
-    "renewalperiod": "window",
+    "reset": "reset",
+    "reset-after": "reset-after reset-in reset-seconds resetseconds",
+    "reset-ms": "reset-ms",
+    "reset-time": "reset-time resettime reset-at reset-date reset-timestamp",
+    "next": "next",
+    "window": "window window-size period duration interval interval-seconds renewalperiod",
+    "window-ms": "interval-milliseconds",
     "rate": "rate",  # restify: tokens a second, of a bucket with so many as the limit
 }
+_FIELDS = {name: field for field, names in _SPELLINGS.items() for name in names.split()}
 _DRAFTS = {"": "state", "policy": "policy"}
-_LABELS = {
-    "scope": "scope",
-    "global": "global",
-    "reason": "reason",
-    "type": "reason",
-    "problem": "reason",
-    "resource": "reason",
-    "name": "reason",
-}
+_LABELS = {"scope": "scope", "global": "global"} | dict.fromkeys(
+    ("reason", "type", "problem", "resource", "name"), "reason"
+)
 # Limits with a name: headers that end with the part of a limit, and the name.
 _OF_LIMITS = {
     "x-tokenlimit-": "tokens",
