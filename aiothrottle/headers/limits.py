@@ -1,8 +1,8 @@
 """The limits that a response reports, as values and under construction, and which one binds."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from aiothrottle.headers.values import Memo
@@ -186,7 +186,7 @@ class Record:
     reset_after: float | None = None
     window: float | None = None
     #: The limits with windows that a header lists beside this one.
-    listed: list[Policy] = field(default_factory=list[Policy])
+    listed: Sequence[Policy] = ()
 
     def merge(self, other: "Record") -> None:
         """Merge what another header reports: the lower numbers, and the later reset."""

@@ -190,7 +190,7 @@ def _read_limits(
         if drafts or fields["quota"]:
             record = read_unnamed(drafts, fields["quota"], clock)
             if record is not None:
-                listed = listed or record.listed
+                listed = listed or list(record.listed)
                 state = record.policy()
                 if listed or named:
                     state = _matched(state, listed, named)

@@ -56,7 +56,9 @@ def read_record(lines: Lines, clock: Clock) -> Record:
     """
     record = Record()
     if "limit" in lines:
-        record.quota = _least(lines["limit"], listed=record.listed)
+        listed: list[Policy] = []
+        record.listed = listed
+        record.quota = _least(lines["limit"], listed=listed)
     if "remaining" in lines:
         # Below 0 where a server counts on beyond its limit.
         below_zero = None if record.quota is None else 0
