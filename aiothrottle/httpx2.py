@@ -14,7 +14,8 @@ except ModuleNotFoundError as _error:
 
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
-from aiothrottle.transport import HeldStream, Transport
+from aiothrottle.transport.hold import HeldStream
+from aiothrottle.transport.transport import Transport
 
 __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 
@@ -23,7 +24,9 @@ class _HeldStream(HeldStream, httpx2.AsyncByteStream):
     """The body of a response."""
 
 
-class ThrottledTransport(Transport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport):
+class ThrottledTransport(
+    Transport[httpx2.Request, httpx2.Response, httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport
+):
     """Throttles and retries the requests of an `httpx2.AsyncClient`.
 
     It has the behaviour and the options of `aiothrottle.httpx.ThrottledTransport`, with the

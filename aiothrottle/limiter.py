@@ -499,7 +499,7 @@ class RateLimiter:
 
     def _check(self, cost: Cost, priority: float = 0, timeout: float | None = None) -> float:
         """Check the arguments of a permit. Returns the cost for the engine."""
-        tokens = self._check_cost(cost)
+        tokens = ONE if cost is ONE else self._check_cost(cost)
         if self._engine.resources:
             if error := too_high(tokens, self._engine.capacity, self._engine.observers.label):
                 raise error

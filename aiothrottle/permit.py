@@ -311,8 +311,10 @@ class Permit:
         ...         permit.report_success()
         ...         return answer
         """
-        if self._engine.takes_outcomes and self._is_first_report():
-            self._report_answer()
+        if self._engine.takes_outcomes:
+            self._check_acquired("no request can have ended")
+            if self._is_first_report():
+                self._report_answer()
 
     def report_throttled(
         self, retry_after: float | None = None, *, scope: Scope = "limiter"
@@ -353,6 +355,7 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
+        self._check_acquired("no request can have ended")
         self._report_pause(
             seconds, PauseRule(), from_server=seconds is not None, everywhere=everywhere
         )
@@ -481,7 +484,6 @@ class Permit:
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
-        self._check_acquired("no request can have ended")
         if getattr(self, "_reported", False):
             return False
         self._reported = True

@@ -223,9 +223,9 @@ class Adaptation:
         kinds = {change.what for change in changes}
         if guard and not kinds.isdisjoint({"guard", "burst"}):
             self.use_rate(guard.algorithm if "guard" in kinds else None)
-            if guard.slows != guard.logged:
-                guard.logged = guard.slows
-                if guard.slows:
+            if (slows := guard.slows) != guard.logged:
+                guard.logged = slows
+                if slows:
                     self.observers.log_slower(guard.burst.size, guard.held)
                 else:
                     self.observers.log_full_speed()

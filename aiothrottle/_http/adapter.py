@@ -12,8 +12,6 @@ from aiothrottle._http.settlement import Settlement
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
 
-__all__ = ["SHORT_BODY", "SHORT_TIME", "Adapter", "Failure", "Request"]
-
 # Bytes and seconds. The body of a discarded response is read up to these, which keeps its
 # connection; reading a longer one costs more than a new connection.
 SHORT_BODY = 1 << 16

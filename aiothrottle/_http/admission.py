@@ -1,19 +1,32 @@
-"""Which limiter a request waits for: the only one, or that of the request's key."""
+"""On which terms a request is admitted: its limiter, key, cost and priority.
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+The limiter is the only one, or that of the request's key. Hooks and overrides decide the rest.
+
+Invariant: each hook is called once for a request, before the request joins a queue, and only if the
+request does not override it. What a hook raises is the caller's, and takes nothing.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
-from aiothrottle._checks import shown
+from aiothrottle._checks import check_names, check_number, shown
 from aiothrottle._core.limits import RateLimit
-from aiothrottle._http.options import Options
+from aiothrottle._http.options import Options, names_of
 from aiothrottle.adaptive import AdaptiveRate
+from aiothrottle.amounts import Cost
+from aiothrottle.hooks import Request, SettleHook, Throttle
 from aiothrottle.keyed import KeyedRateLimiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.per_loop import PerLoop
+from aiothrottle.permit import ONE
 from aiothrottle.rate import Rate
 
-__all__ = ["Admission", "AnyLimiter", "LimiterLike", "Target", "origin"]
+_Result = TypeVar("_Result")
+
+_NAMES = names_of(Throttle)
+_BY_ORIGIN = object()
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 #: A limiter, or one for each loop, or the rate limit to make one of.
@@ -33,8 +46,20 @@ class Target(NamedTuple):
     limiter: RateLimiter | None
 
 
+class Terms(NamedTuple):
+    """On which terms a request waits for its limiter."""
+
+    target: Target
+    cost: Cost = ONE
+    priority: float = 0.0
+    #: Seconds that an attempt may wait; None: no limit.
+    timeout: float | None = None
+    #: What the hooks see of the request; None: there is no hook.
+    request: Request | None = None
+
+
 class Admission:
-    """Finds the limiter of a request.
+    """Finds the limiter of a request, and calls the hooks of an integration.
 
     Args:
         limiter: One for all requests, or one for each key; or a `PerLoop` of these; or the rate
@@ -64,6 +89,13 @@ class Admission:
         #: What was given, or made of it.
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
+        self._options = options
+        self.settle: SettleHook | None = options.settle
+        #: Whether there is a hook: then each request has terms.
+        self.has_hooks: bool = any(
+            hook is not None
+            for hook in (options.key, options.cost, options.priority, options.settle)
+        )
         if not isinstance(limiter, PerLoop):
             expect_outcomes(limiter)
         #: The target of all requests, if there is one limiter for all.
@@ -108,6 +140,45 @@ class Admission:
                 f"a key has to be hashable, not {type(key).__name__}: {error}"
             ) from error
 
+    def terms(
+        self,
+        method: str,
+        url: Any,  # noqa: ANN401 - as the client has it
+        view: Callable[[], Request],
+        override: object,
+    ) -> Terms:
+        """Return the terms of a request.
+
+        Args:
+            method: The method, in capitals.
+            url: The URL.
+            view: Returns what a hook sees of the request.
+            override: A `Throttle` of this request; None: it overrides nothing.
+
+        Raises:
+            TypeError: A hook returned, or the override has, a value of a wrong type.
+            ValueError: The same with a value out of range.
+            Exception: What a hook raised.
+        """
+        own = _checked(override)
+        seen = view() if self.has_hooks else None
+        cost = _cost(self._value("cost", own, seen, None))
+        priority = self._value("priority", own, seen, 0.0)
+        check_number("priority", priority, least=-math.inf)
+        key = self._value("key", own, seen, _BY_ORIGIN)
+        # Last, as it may make the limiter of a key.
+        target = self.target(method, url) if key is _BY_ORIGIN else self.target_of(key)
+        return Terms(target, cost, priority, own.get("timeout", self._options.queue_timeout), seen)
+
+    def _value(
+        self, name: str, own: Mapping[str, Any], seen: Request | None, default: object
+    ) -> Any:  # noqa: ANN401 - checked by the caller
+        """Return what the request overrides, else what the hook returns, else the default."""
+        if name in own:
+            return own[name]
+        hook = getattr(self._options, name)
+        return default if hook is None else result_of(name, hook, seen)
+
 
 def _needs_keys(subject: str) -> str:
     return f"{subject} needs a KeyedRateLimiter: a RateLimiter has one limit for all"
@@ -123,3 +194,45 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     if port is None or port == _DEFAULT_PORTS.get(scheme):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# ---- hooks and overrides -------------------------------------------------------------------------
+
+
+def result_of(name: str, hook: Callable[[Any], _Result], argument: object) -> _Result:
+    """Return the result of a hook.
+
+    Raises:
+        TypeError: The hook is asynchronous.
+        Exception: What the hook raised.
+    """
+    result = hook(argument)
+    if isinstance(result, Awaitable):
+        if isinstance(result, Coroutine):
+            cast("Coroutine[Any, Any, Any]", result).close()  # no warning besides the error
+        raise TypeError(f"{name}= must be a plain function, got the asynchronous {shown(hook)}")
+    return result
+
+
+def _cost(cost: object) -> Cost:
+    """Return a cost that a limiter checks further; None is the default."""
+    if cost is None:
+        return ONE
+    if isinstance(cost, Mapping) or (isinstance(cost, int | float) and not isinstance(cost, bool)):
+        return cast("Cost", cost)
+    raise TypeError(
+        "cost= must return tokens, a mapping of resources to tokens, or None for the default, "
+        f"got {shown(cost)}"
+    )
+
+
+def _checked(override: object) -> Mapping[str, Any]:
+    """Check the names of an override, and its timeout; a limiter checks the rest."""
+    if override is None:
+        return {}
+    if not isinstance(override, Mapping):
+        raise TypeError(f'throttle must be a mapping, such as {{"cost": 3}}, got {shown(override)}')
+    own = cast("Mapping[str, Any]", override)
+    check_names("throttle", _NAMES, own)
+    check_number("timeout of throttle", own.get("timeout"), "seconds", none="None")
+    return own

@@ -45,33 +45,135 @@ body cannot be sent again, the last response is returned.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
-from aiothrottle._http.admission import Admission, Target
-from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
-from aiothrottle._http.hooking import Hooking, Terms
-from aiothrottle._http.options import Options
-from aiothrottle._http.origins import OriginThrottling, Suspicion, Unavailable
-from aiothrottle._http.quotas import ServerQuotas
+from aiothrottle._http.admission import Admission, Target, Terms
+from aiothrottle._http.options import Options, ServerQuotaUse
+from aiothrottle._http.origins import SUSPECT, Origins
 from aiothrottle._http.settlement import Settlement, settle_head
-from aiothrottle.errors import ThrottleError
+from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.retry import Retry, RetryQuota
-
-__all__ = ["RetryLoop"]
+from aiothrottle.server_limits import apply_limits
 
 _SWITCHING_PROTOCOLS = 101
 _LEAST_ERROR, _LEAST_FAILURE = 400, 500
+_PLAINLY_THROTTLED = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
 
 _logger = logging.getLogger("aiothrottle")
 
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response")
+
+
+class Report(NamedTuple):
+    """What the head of a response reports, for which there is a rule."""
+
+    host: str
+    status: int
+    headers: Mapping[str, str]
+    limits: ServerLimits
+    #: Whether to read the body: see `Origin.reads_body`.
+    reads_body: bool | None
+
+
+class Outcome(NamedTuple, Generic[_Response]):
+    """How one attempt ended: with a response, or with an error, which may have a status too."""
+
+    response: _Response | None
+    error: Exception | None
+    status: int | None
+    #: Seconds that the server asked for.
+    retry_after: float | None = None
+    #: What `Retry.should_retry` returned.
+    verdict: bool | None = None
+    #: Whether the server throttled the request: it did nothing, and other requests wait too.
+    throttled: bool = False
+    #: Whether the server said so of all requests, not only of those with this limit.
+    everywhere: bool = False
+    #: The host that sent the response.
+    host: str = ""
+
+    def result(self) -> _Response:
+        """Return the response, or raise the error."""
+        if self.response is None:
+            assert self.error is not None
+            raise self.error
+        return self.response
+
+
+def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
+    """Make the outcome of an attempt the cause of an error that prevents the next one.
+
+    Not its response, which would hold a slot: that is discarded before the next attempt.
+    """
+    if outcome is None or error.__cause__ is not None:
+        return
+    cause = outcome.error
+    if cause is None and outcome.status is not None:
+        cause = AttemptThrottled(outcome.status, outcome.retry_after)
+    error.__cause__ = cause
+
+
+class Attempts:
+    """Counts the attempts of one request, and takes the cost of retries from the retry quota."""
+
+    __slots__ = ("_key", "_method", "_paid", "_previous", "_quota", "_retry", "count")
+
+    def __init__(
+        self,
+        retry: Retry,
+        method: str,
+        quota: RetryQuota | None,
+        key: Hashable = None,
+        made: int = 0,
+    ) -> None:
+        self.count: int = made + 1
+        self._retry = retry
+        self._method = method
+        self._quota = quota
+        self._key = key
+        self._paid = 0.0
+        self._previous = 0.0
+
+    def delay(self, outcome: Outcome[Any]) -> float | None:
+        """Return the seconds until the next attempt, or None if the `Retry` wants none."""
+        throttled = outcome.verdict
+        if throttled is None and outcome.throttled:
+            # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
+            throttled = outcome.status not in _PLAINLY_THROTTLED or None
+        return self._retry.next_delay(
+            self.count,
+            self._method,
+            status=outcome.status,
+            retry_after=outcome.retry_after,
+            throttled=throttled,
+            previous=self._previous,
+        )
+
+    def start_next(self, outcome: Outcome[Any], delay: float) -> bool:
+        """Count another attempt and return True, or return False if the quota is too low."""
+        if self._quota is not None:
+            paid = self._quota.pay(self._key, throttled=outcome.throttled)
+            if paid is None:
+                return False
+            self._paid = paid
+        self.count += 1
+        self._previous = delay
+        return True
+
+    def finish(self, outcome: Outcome[Any]) -> None:
+        """Refund the retry quota if the last attempt succeeded."""
+        if self._quota is None or outcome.throttled or outcome.status is None:
+            return
+        if outcome.status not in self._retry.statuses:
+            self._quota.refund(self._key, self._paid)
 
 
 class RetryLoop(Generic[_Request, _Response]):
@@ -100,23 +202,19 @@ class RetryLoop(Generic[_Request, _Response]):
         inner_permit: Callable[[_Request], Permit | None] | None = None,
         known_terms: MutableMapping[_Request, Terms] | None = None,
     ) -> None:
-        retry, algorithm = options.retry, options.adaptive_throttling
+        retry = options.retry
         self._adapter = adapter
         self._origin = origin
-        self._hooking = (
-            None if admission is None else Hooking[_Request](options, admission, adapter.view)
-        )
-        self._has_hooks = self._hooking is not None and self._hooking.has_hooks
+        self._has_hooks = admission is not None and admission.has_hooks
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
         self._queue_timeout = options.queue_timeout
-        self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_pause)
-        self._throttling = None if algorithm is None else OriginThrottling(algorithm)
-        self._suspicion = Suspicion()
-        self._unavailable = Unavailable()
+        self._server_quota: ServerQuotaUse = options.server_quota
+        self._adaptive = options.adaptive_throttling
+        self._origins = Origins(options.profiles)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
@@ -158,7 +256,7 @@ class RetryLoop(Generic[_Request, _Response]):
         plain = throttle is None and not self._has_hooks
         terms = None if plain else self._terms(request, throttle)
         key, limiter = self._only or self._target(request) if terms is None else terms.target
-        server = None if self._throttling is None else self._origin(request.method, request.url)
+        server = None if self._adaptive is None else self._origin(request.method, request.url)
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
@@ -185,15 +283,14 @@ class RetryLoop(Generic[_Request, _Response]):
                     raise
                 outcome = failure
             else:
-                head = adapter.receive(request, response, permit)
+                status, headers = adapter.receive(request, response, permit)
                 if server is not None:
-                    self._count(server, head[0])
+                    self._ended(server, status)
                 if terms is not None and permit is not None:
-                    await self._settle(response, head, permit, terms)
-                if (limits := self._read(response, head, permit)) is None:
+                    await self._settle(response, status, headers, permit, terms)
+                if (report := self._read(response, status, headers, permit)) is None:
                     return response
-                outcome = await self._judge(response, head, limits, permit)
-                outcome = self._weigh(adapter.host(response), outcome)
+                outcome = await self._judge(response, report, permit)
             attempts = attempts or Attempts(
                 self._retry, request.method, self._retry_quota, key, made
             )
@@ -205,10 +302,12 @@ class RetryLoop(Generic[_Request, _Response]):
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request with hooks, or with a `Throttle` of its own."""
-        assert self._hooking is not None  # without an admission there is no `throttle`
+        assert self._admission is not None  # without one there is no `throttle`
         if self._known_terms is not None and (known := self._known_terms.get(request)) is not None:
             return known
-        terms = self._hooking.terms(request, request.method, request.url, throttle)
+        terms = self._admission.terms(
+            request.method, request.url, partial(self._adapter.view, request), throttle
+        )
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms
@@ -240,8 +339,8 @@ class RetryLoop(Generic[_Request, _Response]):
             RequestDropped: Adaptive throttling drops the request, which took no token.
         """
         try:
-            if self._throttling is not None and server is not None:
-                self._throttling.check(server)
+            if self._adaptive is not None and server is not None:
+                self._origins.check(server, self._adaptive)
             if terms is None:
                 permit = limiter.throttle(priority=priority, timeout=self._queue_timeout)
             else:
@@ -270,41 +369,42 @@ class RetryLoop(Generic[_Request, _Response]):
         failure = self._adapter.classify(error)
         if failure.response is not None:
             host, status, headers = failure.response
-            self._count(server, status)
+            self._ended(server, status)
             if terms is not None and permit is not None:
-                settlement = self._settle_head((status, headers), permit, terms)
+                settlement = self._settle_head(status, headers, permit, terms)
                 if settlement is not None:
                     settlement.end(complete=False)
-            limits = self._quotas.parse(host, status, headers)
+            limits = self._origins.parse(host, status, headers)
             if permit is not None:
                 permit._hold_trial()
-            return self._weigh(host, failed(self._retry, error, status, limits))
+            return self._outcome(host, status, limits, error=error)
         if failure.unanswered:
-            self._count(server, None)
+            self._ended(server, None)
             if permit is not None:
                 permit._report_failure()
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
-        return failed(self._retry, error) if retried else None
+        return Outcome(None, error, None) if retried else None
 
     def _settle_head(
-        self, head: tuple[int, Mapping[str, str]], permit: Permit, terms: Terms
+        self, status: int, headers: Mapping[str, str], permit: Permit, terms: Terms
     ) -> Settlement | None:
         """Call `settle`, if there is one; return the settlement that needs the body."""
-        if self._hooking is None or self._hooking.settle is None or terms.request is None:
+        if self._admission is None or self._admission.settle is None or terms.request is None:
             return None
-        return settle_head(self._hooking.settle, terms.request, *head, permit)
+        return settle_head(self._admission.settle, terms.request, status, headers, permit)
 
     async def _settle(
         self,
         response: _Response,
-        head: tuple[int, Mapping[str, str]],
+        status: int,
+        headers: Mapping[str, str],
         permit: Permit,
         terms: Terms,
     ) -> None:
         """Settle an attempt, now or when its body ends; if `settle` raises, close the response."""
         try:
-            settlement = self._settle_head(head, permit, terms)
+            settlement = self._settle_head(status, headers, permit, terms)
             if settlement is not None:
                 self._adapter.follow(response, settlement)
         except BaseException:
@@ -312,112 +412,114 @@ class RetryLoop(Generic[_Request, _Response]):
             raise
 
     def _read(
-        self,
-        response: _Response,
-        head: tuple[int, Mapping[str, str]],
-        permit: Permit | None,
-    ) -> ServerLimits | None:
-        """Parse the headers of a response, which holds the permit from now on, and apply the quota.
+        self, response: _Response, status: int, headers: Mapping[str, str], permit: Permit | None
+    ) -> Report | None:
+        """Read the head of a response, which holds the permit from now on, and apply the quota.
 
         Returns:
-            The reported limits. None: neither the server nor the policy has a rule for the
-            response, and it is reported as a success.
+            What it reports. None: neither the server nor the policy has a rule for the response,
+            and it is reported as a success, or as a failure.
         """
-        status, headers = head
         if permit is not None and permit._engine.semaphore.filled_by is not None:
             permit._hand_over()
-        if self._unavailable.hosts and status != Retry.SERVICE_UNAVAILABLE:
-            self._unavailable.answered(self._adapter.host(response))
-        if not (self._trusting and self._quotas.has_none(status, headers)):
+        origins = self._origins
+        # Most responses have no header about limits, so only the names are looked at.
+        if not self._trusting or status >= _LEAST_ERROR or any(map(origins.may_report, headers)):
             host = self._adapter.host(response)
-            limits = self._quotas.parse(host, status, headers)
-            self._quotas.apply(permit, limits)
+            limits = origins.parse(host, status, headers)
+            self._apply(permit, limits)
+            reads_body = origins[host].reads_body(status, headers, limits)
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
                 or status in self._retry.throttled_statuses
                 or limits.throttled
-                or self._quotas.body_may_report(host, status, headers, limits)
+                or reads_body is not None
             ):
                 if permit is not None:
                     permit._hold_trial()
-                return limits
-            if status >= _LEAST_ERROR and permit is not None:
-                self._suspect(response, status, permit)
-                if status >= _LEAST_FAILURE:
-                    permit._report_failure(answered=True)
-                    return None
-        if permit is not None:
+                return Report(host, status, headers, limits, reads_body)
+        if status in SUSPECT or origins.watched_until:
+            self._count(self._adapter.host(response), status, permit, throttled=False)
+        if permit is not None and status < _LEAST_FAILURE:
             permit._report_answer()
-            if self._suspicion.tallies and status < _LEAST_ERROR:
-                self._suspect(response, status, permit)
+        elif permit is not None:
+            permit._report_failure(answered=True)
         return None
 
-    def _weigh(self, host: str, outcome: Outcome[_Response]) -> Outcome[_Response]:
-        """Return the outcome; a bare 503 is throttled if most answers of the host are such."""
-        if (
-            outcome.status != Retry.SERVICE_UNAVAILABLE
-            or outcome.throttled
-            or outcome.verdict is not None
+    def _apply(self, permit: Permit | None, limits: ServerLimits) -> None:
+        """Apply what a response reports to the limiter of its request, if it has one."""
+        if permit is not None and (
+            limits.remaining is not None or limits.limit is not None or limits.policies
         ):
-            return outcome
-        now = asyncio.get_running_loop().time()
-        return outcome._replace(throttled=self._unavailable.throttles(host, now))
-
-    def _suspect(
-        self, response: _Response, status: int, permit: Permit, *, throttled: bool = False
-    ) -> None:
-        """Warn once for each host that seems to throttle by a status that does not count so."""
-        host = self._adapter.host(response)
-        now = asyncio.get_running_loop().time()
-        found = self._suspicion.count(host, status, now, throttled=throttled)
-        if found is None:
-            return
-        statuses, part = found
-        _logger.warning(
-            "%.200r answered %.0f %% of the requests of a minute with %s, which does not count as "
-            "throttled; if it throttles so, write Retry(throttled_statuses=%s)",
-            host,
-            100.0 * part,
-            " and ".join(map(str, sorted(statuses))),
-            f"{{{', '.join(map(str, sorted(statuses | {*self._retry.throttled_statuses})))}}}",
-        )
-        permit._engine.observers.suspected(host, frozenset(statuses), part)
+            apply_limits(permit, limits, self._server_quota, self._retry.max_pause)
 
     async def _judge(
-        self,
-        response: _Response,
-        head: tuple[int, Mapping[str, str]],
-        limits: ServerLimits,
-        permit: Permit | None,
+        self, response: _Response, report: Report, permit: Permit | None
     ) -> Outcome[_Response]:
         """Return the outcome of an attempt with a response, whose whole body stays readable."""
-        adapter, retry = self._adapter, self._retry
-        status, headers = head
+        adapter = self._adapter
+        host, status, headers, limits, reads_body = report
+        verdict: bool | None = None
         try:
-            host = adapter.host(response)
-            if self._quotas.body_may_report(host, status, headers, limits):
-                unsized = self._quotas.reads_json(host, status, headers)
+            if reads_body is not None:
                 try:
-                    body = await adapter.read_body(response, unsized=unsized)
+                    body = await adapter.read_body(response, unsized=reads_body)
                 except Exception as error:
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
-                    return failed(retry, error, status, limits)
+                    return self._outcome(host, status, limits, error=error)
                 if body is not None:
-                    limits = self._quotas.parse(host, status, headers, body)
-                    self._quotas.apply(permit, limits)
-            if retry.should_retry is None:
-                return await judge(retry, response, status, limits)
-            with adapter.replayed(response) as unread:
-                outcome = await judge(retry, response, status, limits)
-            return outcome._replace(response=unread())
+                    limits = self._origins.parse(host, status, headers, body)
+                    self._apply(permit, limits)
+            if self._retry.should_retry is not None:
+                with adapter.replayed(response) as unread:
+                    answer = self._retry.should_retry(response)
+                    verdict = await answer if isinstance(answer, Awaitable) else answer
+                response = unread()
         except BaseException:
             if permit is not None:
                 permit._pass_on()
             await adapter.close(response)
             raise
+        return self._outcome(host, status, limits, response, verdict=verdict)
+
+    def _outcome(
+        self,
+        host: str,
+        status: int,
+        limits: ServerLimits,
+        response: _Response | None = None,
+        *,
+        error: Exception | None = None,
+        verdict: bool | None = None,
+    ) -> Outcome[_Response]:
+        """Return the outcome of an attempt with a response, or with an error that stands for it."""
+        throttled = verdict
+        if throttled is None:
+            throttled = self._retry.is_throttled(status, reported=limits.throttled)
+            if status == Retry.SERVICE_UNAVAILABLE and not throttled:
+                throttled = self._origins.throttles_by_503(host)
+        return Outcome(
+            response, error, status, limits.wait, verdict, throttled, limits.is_global, host
+        )
+
+    def _count(self, host: str, status: int, permit: Permit | None, *, throttled: bool) -> None:
+        """Warn once for each host that seems to throttle by a status that does not count so."""
+        found = self._origins.count(host, status, throttled=throttled)
+        if found is None or permit is None:
+            return
+        throttles = sorted(found.statuses | {*self._retry.throttled_statuses})
+        _logger.warning(
+            "%.200r answered %.0f %% of the requests of a minute with %s, which does not count as "
+            "throttled; if it throttles so, write Retry(throttled_statuses=%s)",
+            host,
+            100.0 * found.part,
+            " and ".join(map(str, sorted(found.statuses))),
+            f"{{{', '.join(map(str, throttles))}}}",
+        )
+        permit._engine.observers.suspected(host, found.statuses, found.part)
 
     async def _wait(
         self,
@@ -451,10 +553,10 @@ class RetryLoop(Generic[_Request, _Response]):
         await self._adapter.prepare_again(request)
         return True
 
-    def _count(self, server: str | None, status: int | None) -> None:
+    def _ended(self, server: str | None, status: int | None) -> None:
         """Count an attempt for adaptive throttling; a status of None is a failure."""
-        if self._throttling is not None and server is not None:
-            self._throttling.count(server, status)
+        if self._adaptive is not None and server is not None:
+            self._origins.ended(server, self._adaptive, status)
 
     def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
         """Report the outcome of an attempt to the limiter, unless it was reported already.
@@ -462,10 +564,15 @@ class RetryLoop(Generic[_Request, _Response]):
         Returns:
             Whether the limiter is paused because of this outcome.
         """
+        status = outcome.status
+        if (
+            outcome.response is not None
+            and status is not None
+            and (status in SUSPECT or self._origins.watched_until)
+        ):
+            self._count(outcome.host, status, permit, throttled=outcome.throttled)
         if permit is None:
             return False
-        if outcome.response is not None and outcome.status is not None:
-            self._suspect(outcome.response, outcome.status, permit, throttled=outcome.throttled)
         if outcome.throttled:
             return permit._report_pause(
                 outcome.retry_after or None,
@@ -473,8 +580,8 @@ class RetryLoop(Generic[_Request, _Response]):
                 from_server=bool(outcome.retry_after),
                 everywhere=outcome.everywhere,
             )
-        if outcome.status is not None:
-            if outcome.response is None or outcome.status >= _LEAST_FAILURE:
+        if status is not None:
+            if outcome.response is None or status >= _LEAST_FAILURE:
                 permit._report_failure(answered=True)
             else:
                 permit._report_answer()

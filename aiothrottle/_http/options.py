@@ -15,20 +15,6 @@ from aiothrottle.headers import Profile
 from aiothrottle.hooks import CostHook, KeyHook, PriorityHook, SettleHook
 from aiothrottle.retry import Retry
 
-__all__ = [
-    "ClientOptions",
-    "HeaderOptions",
-    "MiddlewareOptions",
-    "Options",
-    "RetryOptions",
-    "ServerQuotaUse",
-    "SessionOptions",
-    "ThrottleOptions",
-    "WebsocketOptions",
-    "names_of",
-    "read_options",
-]
-
 # The options that are called, and with what.
 _HOOKS = dict.fromkeys(("key", "cost", "priority"), "hooks.Request") | {"settle": "hooks.Response"}
 

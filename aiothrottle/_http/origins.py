@@ -1,215 +1,288 @@
-"""What is known of each origin: how it fails, by which status it throttles, its long waits.
+"""What is known of each origin: how to read its responses, and how it throttles and fails.
 
-`OriginThrottling` drops requests to a failing server, as many as it fails. A response below 500
-counts as accepted, since the server was able to decide. A 5xx, a failed connection and a timeout of
-the client do not. A request counts when it ends, so one in flight or cancelled is not counted.
+A status may mean "throttled" although nobody counts it so: 403 and 503 are counted from the first
+one of a host on, for a minute, and suspected once. A bare 503 throttles where most answers of a
+host are such. A server that names no wait, but needs long ones, gets waits that double; requests
+that are throttled before a wait has ended share it.
 
-`Suspicion` finds a status that the server seems to throttle by, although nobody counts it so.
-Answers of a host are counted from its first such status on, for a minute; each host is suspected
-once. `Unavailable` finds hosts of which most answers are a bare 503. `Backoff` makes the waits of a
-server that names none, but needs long ones: requests throttled before a wait has ended share it.
+Adaptive throttling drops requests to a failing server, as many as it fails: a response below 500
+counts as accepted, since the server was able to decide; a 5xx, a failed connection and a timeout do
+not. A request counts when it ends, so one in flight or cancelled is not counted.
 
-Invariant: each of them is bounded; beyond a thousand origins the oldest is forgotten.
+Invariant: of a thousand origins, the one that was used longest ago starts anew.
 """
 
 import asyncio
 import random
-from collections import OrderedDict, deque
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import NamedTuple
 
 from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.adaptive.throttling import ThrottlingState
 from aiothrottle.errors import RequestDropped
+from aiothrottle.headers import Profile, ServerLimits
+from aiothrottle.headers.limits import Headers
+from aiothrottle.headers.values import Memo, ServerClock
 
-# Beyond this number of origins, the one used longest ago starts anew.
 _MOST = 1024
 _LEAST_FAILURE = 500
-
-
-class OriginThrottling:
-    """Counts requests and accepted requests for each origin, and drops some by these counts."""
-
-    __slots__ = ("_algorithm", "_states")
-
-    def __init__(self, algorithm: AdaptiveThrottling) -> None:
-        self._algorithm = algorithm
-        self._states: OrderedDict[str, ThrottlingState] = OrderedDict()
-
-    def check(self, origin: str) -> None:
-        """Drop a request at random, with the probability that the algorithm returns.
-
-        Raises:
-            RequestDropped: It is dropped.
-        """
-        state, now = self._state(origin), asyncio.get_running_loop().time()
-        share = self._algorithm.rejected_share(state, now)
-        if share > 0.0 and random.random() < share:
-            self._algorithm.request(state, now)  # a dropped request counts as demand
-            raise RequestDropped(origin, share)
-
-    def count(self, origin: str, status: int | None) -> None:
-        """Count a request that has ended with that status; None: without a response."""
-        state, now = self._state(origin), asyncio.get_running_loop().time()
-        self._algorithm.request(state, now)
-        if status is not None and status < _LEAST_FAILURE:
-            self._algorithm.accepted(state, now)
-
-    def _state(self, origin: str) -> ThrottlingState:
-        state = self._states.get(origin)
-        if state is None:
-            state = self._states[origin] = self._algorithm.start()
-            if len(self._states) > _MOST:
-                self._states.popitem(last=False)
-        else:
-            self._states.move_to_end(origin)
-        return state
-
-
-# The statuses by which servers throttle although they have another meaning.
-_SUSPECT = frozenset({403, 503})
+_SERVICE_UNAVAILABLE = 503
+# A response of these statuses may be a throttled one, and say so or say more in its body.
+_MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
+_JSON = re.compile(
+    r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
+)
+SUSPECT = frozenset({403, 503})
+"""The statuses by which servers throttle although they have another meaning."""
 # Seconds; answers; the part of them.
 _MINUTE, _LEAST, _PART = 60.0, 20, 0.2
+# More than this part of the last answers, of which at least so many must be known.
+_BARE_PART, _RECENT, _LEAST_KNOWN = 2 / 3, 10, 4
+# Seconds since the last bare 503 after which it is forgotten, and what the host did.
+_MEMORY = 600.0
 
 
-class _Tally:
-    """The answers of one host."""
+class Suspicion(NamedTuple):
+    """The statuses by which a host may throttle, and the part of its answers that has them."""
 
-    __slots__ = ("answers", "began_at", "statuses", "suspect")
-
-    def __init__(self, now: float) -> None:
-        self.began_at = now
-        self.answers = self.suspect = 0
-        self.statuses: set[int] = set()
+    statuses: frozenset[int]
+    part: float
 
 
-class Suspicion:
-    """Counts the answers of hosts that may throttle."""
+class Origin:
+    """What is known of one origin.
 
-    __slots__ = ("_suspected", "tallies")
-
-    def __init__(self) -> None:
-        #: By host. While there is one, each answer has to be counted.
-        self.tallies: OrderedDict[str, _Tally] = OrderedDict()
-        self._suspected: OrderedDict[str, None] = OrderedDict()
-
-    def count(
-        self, host: str, status: int, now: float, *, throttled: bool
-    ) -> tuple[set[int], float] | None:
-        """Count an answer.
-
-        Args:
-            host: The server.
-            status: The status of its answer.
-            now: The time in seconds.
-            throttled: Whether the answer counts as throttled.
-
-        Returns:
-            The statuses by which the host may throttle, and the part of its answers that has
-            them, when that is too much for the first time; else None.
-        """
-        self._forget(now)
-        suspect = status in _SUSPECT and not throttled
-        tally = self.tallies.get(host)
-        if tally is None:
-            if not suspect or host in self._suspected:
-                return None
-            tally = self.tallies[host] = _Tally(now)
-        tally.answers += 1
-        if suspect:
-            tally.suspect += 1
-            tally.statuses.add(status)
-        if tally.answers < _LEAST or tally.suspect <= _PART * tally.answers:
-            return None
-        del self.tallies[host]
-        self._suspected[host] = None
-        if len(self._suspected) > _MOST:
-            self._suspected.popitem(last=False)
-        return tally.statuses, tally.suspect / tally.answers
-
-    def _forget(self, now: float) -> None:
-        """Forget the tallies that are older than a minute, or too many."""
-        while self.tallies:
-            oldest = next(iter(self.tallies.values()))
-            if now - oldest.began_at < _MINUTE and len(self.tallies) <= _MOST:
-                return
-            self.tallies.popitem(last=False)
-
-
-class Backoff:
-    """The latest wait of one server.
-
-    >>> backoff = Backoff()
-    >>> [backoff.wait(now, least=60.0) for now in (0.0, 0.5, 61.0, 400.0)]
+    >>> origin = Origin(None)
+    >>> [origin.backoff(now, least=60.0) for now in (0.0, 0.5, 61.0, 400.0)]
     [60.0, 60.0, 120.0, 60.0]
     """
 
-    __slots__ = ("_ends_at", "_seconds")
+    __slots__ = (
+        "_answers",
+        "_bare_at",
+        "_began_at",
+        "_recent",
+        "_statuses",
+        "_suspect",
+        "_throttles",
+        "_wait",
+        "_wait_ends_at",
+        "_was_suspected",
+        "clock",
+        "demand",
+        "profile",
+    )
 
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._ends_at = 0.0
+    def __init__(self, profile: Profile | None) -> None:
+        #: How to read its headers; None: as those of any server.
+        self.profile: Profile | None = profile
+        self.clock: ServerClock = ServerClock()
+        #: Its requests, if some may be dropped.
+        self.demand: ThrottlingState | None = None
+        self._wait = self._wait_ends_at = 0.0
+        # The answers since the first suspect one.
+        self._began_at = 0.0
+        self._answers = self._suspect = 0
+        self._statuses: frozenset[int] = frozenset()
+        self._was_suspected = False
+        # Which of the last answers were a bare 503, from the first one on.
+        self._recent: tuple[bool, ...] = ()
+        self._bare_at = 0.0
+        self._throttles = False
 
-    def wait(self, now: float, least: float) -> float:
+    def backoff(self, now: float, least: float) -> float:
         """Return the seconds to wait after a request that was throttled at `now`.
 
         Args:
             now: The time, by a clock that is not set.
             least: Seconds of the first wait.
         """
-        if now >= self._ends_at or not self._seconds:
-            in_a_row = now < self._ends_at + self._seconds
-            self._seconds = 2.0 * self._seconds if in_a_row else least
-            self._ends_at = now + self._seconds
-        return self._seconds
+        if now >= self._wait_ends_at or not self._wait:
+            in_a_row = now < self._wait_ends_at + self._wait
+            self._wait = 2.0 * self._wait if in_a_row else least
+            self._wait_ends_at = now + self._wait
+        return self._wait
 
-
-# More than this part of the last answers, of which at least so many must be known.
-_BARE_PART, _RECENT, _LEAST_KNOWN = 2 / 3, 10, 4
-# Seconds since the last bare 503 after which a host is forgotten, and what it did.
-_MEMORY = 600.0
-
-
-class _Host:
-    __slots__ = ("last_at", "recent", "throttles")
-
-    def __init__(self) -> None:
-        self.recent = deque[bool](maxlen=_RECENT)
-        self.last_at = 0.0
-        self.throttles = False
-
-
-class Unavailable:
-    """Counts the answers of hosts that have sent a bare 503."""
-
-    __slots__ = ("hosts",)
-
-    def __init__(self) -> None:
-        #: By name. While there is one, each answer has to be counted.
-        self.hosts: OrderedDict[str, _Host] = OrderedDict()
-
-    def answered(self, name: str) -> None:
-        """Count an answer that is no bare 503."""
-        if (host := self.hosts.get(name)) is not None:
-            host.recent.append(False)
-
-    def throttles(self, name: str, now: float) -> bool:
-        """Count a bare 503.
-
-        Args:
-            name: The host that sent it.
-            now: The time in seconds.
+    def reads_body(
+        self, status: int, headers: Mapping[str, str], limits: ServerLimits
+    ) -> bool | None:
+        """Return whether to read the body: it may throttle, or name a time that no header does.
 
         Returns:
-            Whether the host throttles by it: now, or not long ago, most of its answers were such.
+            None: no. False: if it is short. True: also if its length is unknown, since it is JSON
+            about limits; a stream of events is no JSON.
         """
-        while self.hosts and now - next(iter(self.hosts.values())).last_at > _MEMORY:
-            self.hosts.popitem(last=False)
-        host = self.hosts.setdefault(name, _Host())
-        self.hosts.move_to_end(name)
-        if len(self.hosts) > _MOST:
-            self.hosts.popitem(last=False)
-        host.last_at = now
-        host.recent.append(True)
-        known = len(host.recent)
-        if known >= _LEAST_KNOWN and sum(host.recent) > _BARE_PART * known:
-            host.throttles = True
-        return host.throttles
+        may_throttle = status in _MAY_THROTTLE
+        by_profile = self.profile is not None and status in self.profile.body_statuses
+        if limits.retry_after is not None or not (may_throttle or by_profile):
+            return None
+        knows_reset = limits.reset_after is not None
+        if limits.throttled and (knows_reset or not may_throttle):
+            return None
+        # The secondary limit of GitHub, also of an own installation: a 403 whose headers report
+        # the primary one.
+        is_json = bool(_JSON.match(headers.get("Content-Type", "")))
+        if is_json and (by_profile or knows_reset):
+            return True
+        return False if may_throttle else None
+
+    def throttles_by_503(self, now: float) -> bool:
+        """Count a bare 503, and return whether most answers are such, or were not long ago."""
+        if now - self._bare_at > _MEMORY:
+            self._recent, self._throttles = (), False
+        self._bare_at = now
+        self._recent = (*self._recent[1 - _RECENT :], True)
+        known = len(self._recent)
+        if known >= _LEAST_KNOWN and sum(self._recent) > _BARE_PART * known:
+            self._throttles = True
+        return self._throttles
+
+    def count(self, status: int, now: float, *, suspect: bool) -> Suspicion | None:
+        """Count an answer.
+
+        Args:
+            status: Its status.
+            now: The time in seconds.
+            suspect: Whether it may be a throttled one, and does not count so.
+
+        Returns:
+            What is suspected now, for the first time.
+        """
+        if self._recent and status != _SERVICE_UNAVAILABLE:
+            self._recent = (*self._recent[1 - _RECENT :], False)
+        if now - self._began_at >= _MINUTE:
+            self._answers = 0
+        if not self._answers:
+            if not suspect or self._was_suspected:
+                return None
+            self._began_at = now
+            self._suspect = 0
+            self._statuses = frozenset()
+        self._answers += 1
+        if suspect:
+            self._suspect += 1
+            self._statuses |= {status}
+        if self._answers < _LEAST or self._suspect <= _PART * self._answers:
+            return None
+        found = Suspicion(self._statuses, self._suspect / self._answers)
+        self._was_suspected = True
+        self._answers = 0
+        return found
+
+
+class Origins:
+    """All origins of an integration, by name.
+
+    Args:
+        profiles: Profiles of servers that the package does not know, or knows otherwise.
+    """
+
+    __slots__ = ("_own", "_parse", "_table", "may_report", "watched_until")
+
+    def __init__(self, profiles: Iterable[Profile]) -> None:
+        self._own = tuple(profiles)
+        self._table: OrderedDict[str, Origin] = OrderedDict()
+        #: Each answer has to be counted until this instant; 0: none.
+        self.watched_until: float = 0.0
+        #: Returns whether a header of a name may be about limits, for any server. It is fast, as it
+        #: is called for each header, and most are not.
+        self.may_report = Memo(self._may_report).__getitem__
+        # A session needs the parser and the table of vendors at the first response, when requests
+        # are in flight and the loop must not stand still for them.
+        from aiothrottle.headers.parse import parse_response
+
+        self._parse = parse_response
+        _vendors()
+
+    def __getitem__(self, name: str) -> Origin:
+        """Return an origin, which may be new."""
+        origin = self._table.get(name)
+        if origin is None:
+            origin = self._table[name] = Origin(_profile(self._own, name))
+            if len(self._table) > _MOST:
+                self._table.popitem(last=False)
+        else:
+            self._table.move_to_end(name)
+        return origin
+
+    def parse(
+        self, name: str, status: int, headers: Headers, body: str | bytes | None = None
+    ) -> ServerLimits:
+        """Return the limits that a response of that origin reports."""
+        now, origin = datetime.now(UTC), self[name]
+        profile = origin.profile
+        limits = self._parse(status, headers, now, body=body, profile=profile, server=origin.clock)
+        if profile is None or profile.least_backoff is None or not limits.throttled:
+            return limits
+        resets = limits.remaining == 0 and limits.reset_after is not None
+        if limits.retry_after is not None or resets:
+            return limits
+        wait = origin.backoff(time.monotonic(), profile.least_backoff)
+        return limits._replace(retry_after=wait)
+
+    def count(self, name: str, status: int, *, throttled: bool) -> Suspicion | None:
+        """Count an answer. Returns what is suspected of its origin now, for the first time."""
+        now = asyncio.get_running_loop().time()
+        suspect = status in SUSPECT and not throttled
+        origin = self[name] if suspect else self._table.get(name)
+        if suspect:
+            self.watched_until = max(self.watched_until, now + _MINUTE)
+        elif now >= self.watched_until:
+            self.watched_until = 0.0
+        return None if origin is None else origin.count(status, now, suspect=suspect)
+
+    def throttles_by_503(self, name: str) -> bool:
+        """Count a bare 503, and return whether the origin throttles by it."""
+        now = asyncio.get_running_loop().time()
+        self.watched_until = now + _MEMORY
+        return self[name].throttles_by_503(now)
+
+    def check(self, name: str, adaptive: AdaptiveThrottling) -> None:
+        """Drop a request at random, with the probability that adaptive throttling returns.
+
+        Raises:
+            RequestDropped: It is dropped.
+        """
+        state, now = self._demand(name, adaptive), asyncio.get_running_loop().time()
+        share = adaptive.rejected_share(state, now)
+        if share > 0.0 and random.random() < share:
+            adaptive.request(state, now)  # a dropped request counts as demand
+            raise RequestDropped(name, share)
+
+    def ended(self, name: str, adaptive: AdaptiveThrottling, status: int | None) -> None:
+        """Count a request that has ended with that status; None: without a response."""
+        state, now = self._demand(name, adaptive), asyncio.get_running_loop().time()
+        adaptive.request(state, now)
+        if status is not None and status < _LEAST_FAILURE:
+            adaptive.accepted(state, now)
+
+    def _demand(self, name: str, adaptive: AdaptiveThrottling) -> ThrottlingState:
+        origin = self[name]
+        origin.demand = origin.demand or adaptive.start()
+        return origin.demand
+
+    def _may_report(self, header: str) -> bool:
+        from aiothrottle.headers.fields import IS_LIMIT_HEADER
+
+        profiles = (*_vendors(), *self._own)
+        return IS_LIMIT_HEADER[header] or any(it.is_limit_header[header] for it in profiles)
+
+
+def _profile(own: tuple[Profile, ...], host: str) -> Profile | None:
+    """Return the profile of a host, if there is one and it has an effect."""
+    from aiothrottle.headers.vendors import profile_for
+
+    found = profile_for(host, own)
+    return found if found is not None and found.has_effect else None
+
+
+@cache
+def _vendors() -> tuple[Profile, ...]:
+    from aiothrottle.headers.vendors import PROFILES
+
+    return tuple(profile for profile in PROFILES.values() if profile.has_effect)

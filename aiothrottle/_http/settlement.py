@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from aiothrottle._checks import shown
-from aiothrottle._http.hooking import result_of
+from aiothrottle._http.admission import result_of
 from aiothrottle.hooks import BodyReader, Request, Response, SettleHook
 from aiothrottle.permit import Permit
-
-__all__ = ["BodySink", "Settlement", "settle_head"]
 
 
 class BodySink(Protocol):

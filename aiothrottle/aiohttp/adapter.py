@@ -1,21 +1,39 @@
-"""The adapter of aiohttp: what the session and both middlewares share."""
+"""The adapter of aiohttp: what the session and both middlewares share.
+
+A response holds its slot as long as aiohttp counts its connection as in use. aiohttp calls the
+callbacks of `Connection.add_callback` exactly once, however a response ends: read to its end,
+released, closed, cut off or garbage-collected. It times its own `total` that way. The exception is
+a response that is dropped, or abandoned by a cancelled task, while its body is still arriving:
+aiohttp keeps it alive for ever, with its connection. Hence the option `max_hold`.
+
+Invariant: a slot is released once; a hook sees a request of which nothing is consumed.
+"""
 
 import asyncio
+import io
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import aiohttp
-from aiohttp import ClientResponse, ClientSession, ClientTimeout
+from aiohttp import (
+    BytesPayload,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    FormData,
+)
 from yarl import URL
 
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
 from aiothrottle._http.options import Options
 from aiothrottle._http.settlement import Settlement
-from aiothrottle.aiohttp.content import SettledContent
-from aiothrottle.aiohttp.hold import Holds
-from aiothrottle.aiohttp.replay import replayed
+from aiothrottle.aiohttp.body import is_plain_form
+from aiothrottle.aiohttp.content import SettledContent, replayed
+from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
 
 _SWITCHING_PROTOCOLS = 101
@@ -161,3 +179,150 @@ def without_resending(session: ClientSession) -> ClientSession:
     # There is no public way.
     session._retry_connection = False  # pyright: ignore[reportPrivateUsage]
     return session
+
+
+# ---- holds ---------------------------------------------------------------------------------------
+
+
+class Holds:
+    """The holds of a session that have a deadline, and the one timer for all of them."""
+
+    __slots__ = ("__weakref__", "_holds", "_loop", "_timer")
+
+    def __init__(self) -> None:
+        self._holds: set[_Hold] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, permit: Permit, response: ClientResponse, seconds: float | None) -> None:
+        """Release the permit when aiohttp releases the connection, or after that many seconds.
+
+        After the deadline the response is closed, and reading from it raises: one more request
+        would be in flight if it went on beside the next holder of the slot.
+        """
+        connection = response.connection
+        if connection is None:  # the whole body came with the headers, or there is none
+            permit.release()
+            return
+        if seconds is None:
+            connection.add_callback(permit.release)
+            return
+        loop = asyncio.get_running_loop()
+        hold = _Hold(self, permit, response, loop.time() + seconds)
+        self._holds.add(hold)
+        connection.add_callback(hold.end)
+        if self._timer is None or self._loop is not loop or self._timer.when() > hold.deadline:
+            self._sweep_at(hold.deadline, loop)
+
+    def forget(self, hold: "_Hold") -> None:
+        """Remove a hold that has ended."""
+        self._holds.discard(hold)
+
+    def sweep(self) -> None:
+        """End the holds whose deadline has passed, and set the timer for the next one."""
+        assert self._loop is not None
+        self._timer = None
+        now = self._loop.time()
+        for hold in self._now():
+            # A timer may fire a little early: its own clock is coarser.
+            if hold.deadline <= now + 0.001:
+                hold.expire()
+        if left := self._now():
+            self._sweep_at(min(hold.deadline for hold in left), self._loop)
+
+    def _sweep_at(self, instant: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = loop
+        # A weak reference: a timer keeps nothing alive. The connections refer to their holds.
+        holds: weakref.ref[Holds] = weakref.ref(self)
+        self._timer = loop.call_at(instant, _sweep, holds)
+
+    def _now(self) -> "list[_Hold]":
+        # In one step: another thread may end a hold in between.
+        return list(self._holds)
+
+
+class _Hold:
+    """A slot that a response holds."""
+
+    __slots__ = ("_holds", "_permit", "_response", "deadline")
+
+    def __init__(
+        self, holds: Holds, permit: Permit, response: ClientResponse, deadline: float
+    ) -> None:
+        self._holds = holds
+        self._permit = permit
+        # A weak reference: a response that is dropped must be collected, which frees its slot.
+        self._response = weakref.ref(response)
+        self.deadline: float = deadline
+
+    def end(self) -> None:
+        """Release the permit. Thread-safe, as garbage is collected in any thread."""
+        self._holds.forget(self)
+        self._permit.release()
+
+    def expire(self) -> None:
+        """Close the response. Closing only its connection would leave its reader waiting."""
+        response = self._response()
+        if response is not None:
+            response.close()
+        self.end()  # aiohttp does nothing where the loop of the response is closed
+
+
+def _sweep(holds: "weakref.ref[Holds]") -> None:
+    alive = holds()
+    if alive is not None:
+        alive.sweep()
+
+
+# ---- what a hook sees of a request ---------------------------------------------------------------
+
+
+def view_of_call(
+    method: str, url: URL, session_headers: Mapping[str, str], options: Mapping[str, Any]
+) -> Request:
+    """Return the view of a call of a session.
+
+    Args:
+        method: The method, in capitals.
+        url: The absolute URL.
+        session_headers: The headers of all requests of the session: a multidict.
+        options: The options of the call.
+    """
+    # As aiohttp combines them: a name of the call replaces that of the session.
+    headers = cast("Any", session_headers).copy()
+    headers.update(options.get("headers") or ())
+    if (document := options.get("json")) is not None:
+        return Request(method, url, headers, document=document)
+    return Request(method, url, headers, _content(options.get("data")))
+
+
+def view_of_request(request: ClientRequest) -> Request:
+    """Return the view of a request that a middleware got."""
+    body: object = request.body
+    if isinstance(body, BytesPayload):
+        body = _bytes_of(body)
+    content = body if isinstance(body, bytes) else None
+    return Request(request.method, request.url, request.headers, content or None)
+
+
+def _content(data: object) -> bytes | None:
+    """Return the bytes of a body that is in memory and can be sent again."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(cast("bytes", data))
+    if isinstance(data, io.BytesIO):
+        return None if data.closed else data.getvalue()[data.tell() :]
+    if isinstance(data, BytesPayload):
+        return _bytes_of(data)
+    if data and is_plain_form(data):
+        form = FormData(cast("Any", data))()
+        return _bytes_of(form) if isinstance(form, BytesPayload) else None
+    return None
+
+
+def _bytes_of(payload: BytesPayload) -> bytes:
+    # The only public way that does not wait; this encoding has each byte.
+    return payload.decode("latin-1").encode("latin-1")

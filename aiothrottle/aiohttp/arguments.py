@@ -23,8 +23,6 @@ from aiohttp.typedefs import LooseCookies, LooseHeaders, StrOrURL
 from aiothrottle._checks import check_names
 from aiothrottle._http.options import Options, SessionOptions, names_of
 
-__all__ = ["SessionArguments", "read_arguments"]
-
 _OF_AIOHTTP = frozenset(
     name
     for name, parameter in inspect.signature(ClientSession).parameters.items()

@@ -1,4 +1,4 @@
-"""Request bodies that can be sent again, byte for byte, and those that cannot.
+"""What of a request can be sent again, byte for byte, and what cannot: bodies, iterators.
 
 aiohttp makes a payload of ``data=``, and closes it after each request. A file is then closed, a
 stream or a generator is consumed, and a second request with the same object fails or, worse, sends
@@ -8,7 +8,7 @@ the last one.
 
 import asyncio
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, cast
 
 import aiohttp
@@ -17,10 +17,14 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import IOBasePayload
 from aiohttp.payload import LookupError as NoSuchPayload
 
-__all__ = ["Body", "buffer_request", "is_plain_form", "is_replayable", "prepare_again"]
-
 _PLAIN_DATA = str | bytes | bytearray | memoryview
 _PLAIN_VALUE = str | int | float
+# aiohttp accepts iterators for these, and consumes them. (`Body` is for bodies.)
+_ITERABLE = frozenset(
+    {"cookies", "headers", "json", "protocols", "proxy_headers", "skip_auto_headers"}
+)
+#: The options that could be used only once.
+SINGLE_USE: frozenset[str] = _ITERABLE | {"data", "upload_tracker"}
 
 
 def is_replayable(body: object) -> bool:
@@ -292,3 +296,44 @@ def _is_plain_field(field: object) -> bool:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN_VALUE)
+
+
+# ---- other options that could be used only once --------------------------------------------------
+
+
+def keep_iterators(options: dict[str, Any]) -> None:
+    """Replace iterators by lists, in place: the second attempt would find an iterator empty."""
+    for name in _ITERABLE.intersection(options):
+        if isinstance(options[name], Iterator):
+            options[name] = list(options[name])
+
+
+class SharedTracker:
+    """Stands for an `aiohttp.UploadTracker` in each attempt.
+
+    A tracker counts attempts, but raises in a second call of aiohttp. So its beginning and its end
+    are called here, once each; the other attributes are the tracker's.
+
+    Raises:
+        RuntimeError: The tracker belongs to another request.
+    """
+
+    __slots__ = ("_tracker",)
+
+    def __init__(self, tracker: Any) -> None:  # noqa: ANN401 - since aiohttp 3.14.4
+        # There is no public way.
+        tracker._bind()
+        self._tracker = tracker
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the tracker
+        return getattr(self._tracker, name)
+
+    def _bind(self) -> None:
+        """Do nothing at the beginning of a call of aiohttp."""
+
+    def _finalize(self) -> None:
+        """Do nothing at the end of a call of aiohttp."""
+
+    def end(self) -> None:
+        """End the tracker, with the outcome of the last attempt."""
+        self._tracker._finalize()

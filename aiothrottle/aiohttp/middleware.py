@@ -10,8 +10,7 @@ from typing import Unpack
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._checks import check_names, shown
-from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike
-from aiothrottle._http.hooking import Terms
+from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike, Terms
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
@@ -21,20 +20,17 @@ from aiothrottle._http.options import (
     names_of,
     read_options,
 )
-from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of, without_resending
+from aiothrottle.aiohttp.adapter import (
+    AiohttpAdapter,
+    origin_of,
+    view_of_request,
+    without_resending,
+)
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
-from aiothrottle.aiohttp.views import view_of_request
 from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
-
-__all__ = [
-    "RetryMiddleware",
-    "ThrottleMiddleware",
-    "throttled_middlewares",
-    "throttled_session",
-]
 
 
 class ThrottleMiddleware:

@@ -1,29 +1,51 @@
 """A session that waits for a limiter, holds a slot for each response, and retries.
 
 It is a wrapper, so that the wait before `ClientSession.request` is outside of all its timeouts;
-aiohttp advises against subclasses of `aiohttp.ClientSession`.
+aiohttp advises against subclasses of `aiohttp.ClientSession`. `Sender` is what it shares with
+``aiothrottle fetch``.
+
+Invariant: a session that is made here is made once, on its first use, which needs a running loop.
 """
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, cast
 
-from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
+from aiohttp import (
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientTimeout,
+    ClientWebSocketResponse,
+    InvalidUrlClientError,
+)
 from aiohttp.typedefs import StrOrURL
+from yarl import URL
 
 from aiothrottle._checks import shown
-from aiothrottle._http.admission import AnyLimiter, LimiterLike
+from aiothrottle._http.adapter import Failure
+from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike
+from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.options import Options
+from aiothrottle.aiohttp.adapter import (
+    AiohttpAdapter,
+    origin_of,
+    view_of_call,
+    without_resending,
+)
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
-from aiothrottle.aiohttp.body import Body
-from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
-from aiothrottle.aiohttp.sender import Call, Sender
+from aiothrottle.aiohttp.body import SINGLE_USE, Body, SharedTracker, keep_iterators
 from aiothrottle.errors import not_async
-from aiothrottle.hooks import Throttle
+from aiothrottle.hooks import Request, Throttle
+from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
 _Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
+
+# aiohttp rounds its own timeouts up to a whole second.
+_GRACE = 1.0
 
 
 class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
@@ -63,6 +85,139 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
         traceback: TracebackType | None,
     ) -> None:
         await self._response.__aexit__(exc_type, exc, traceback)
+
+
+class Call:
+    """One call of a session, which may take several attempts."""
+
+    __slots__ = ("adapter", "address", "body", "method", "options")
+
+    def __init__(
+        self,
+        adapter: "SessionAdapter",
+        method: str,
+        address: StrOrURL,
+        options: Mapping[str, Any],
+        body: Body | None = None,
+    ) -> None:
+        self.adapter: SessionAdapter = adapter
+        self.method: str = method
+        self.address: StrOrURL = address
+        #: Those of aiohttp's request.
+        self.options: Mapping[str, Any] = options
+        #: The body, if it could be sent only once.
+        self.body: Body | None = body
+
+    def send(self, _: "Call") -> Awaitable[ClientResponse]:
+        """Make one attempt."""
+        session = self.adapter.made or self.adapter.session
+        return session.request(self.method, self.address, **self.options)
+
+    @property
+    def url(self) -> URL:
+        try:
+            url = URL(self.address)
+        except ValueError as error:
+            raise InvalidUrlClientError(self.address) from error  # as aiohttp does
+        if not url.absolute:
+            # There is no public way to ask a session for its base_url.
+            base: URL | None = getattr(self.adapter.session, "_base_url", None)
+            url = url if base is None else base.join(url)
+        return url
+
+
+class SessionAdapter(AiohttpAdapter[Call]):
+    """Translates for a session, which it makes on its first use."""
+
+    def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
+        super().__init__(options)
+        #: The session, once it is made.
+        self.made: ClientSession | None = None
+        self._arguments: Mapping[str, Any] = {}
+        if isinstance(session, ClientSession):
+            self.made = without_resending(session)
+        else:
+            self._arguments = session
+
+    @property
+    def session(self) -> ClientSession:
+        if self.made is None:
+            self.made = without_resending(ClientSession(**self._arguments))
+        return self.made
+
+    def is_replayable(self, request: Call) -> bool:
+        return request.body is None or request.body.is_replayable()
+
+    def view(self, request: Call, /) -> Request:
+        url = request.url
+        if params := request.options.get("params"):
+            url = url.extend_query(params)
+        return view_of_call(request.method, url, self.session.headers, request.options)
+
+    def classify(self, error: Exception) -> Failure:
+        if isinstance(error, ClientResponseError):  # of raise_for_status
+            host = error.request_info.url.raw_host or ""
+            return Failure(response=(host, error.status, error.headers or {}))
+        return super().classify(error)
+
+    def total_of(self, request: Call) -> float | None:
+        timeout = request.options.get("timeout")
+        if not isinstance(timeout, ClientTimeout):
+            timeout = self.session.timeout
+        return timeout.total + _GRACE if timeout.total else None
+
+
+class Sender:
+    """Sends the requests of a `ThrottledSession` or of ``aiothrottle fetch``.
+
+    Args:
+        session: The session, or the arguments for one.
+        limiter: The limiter that each attempt waits for.
+        options: The options of the session.
+
+    Raises:
+        TypeError: `limiter` is of a wrong type.
+        ValueError: The options have a `key`, and the limiter has no keys.
+    """
+
+    def __init__(
+        self,
+        session: ClientSession | Mapping[str, Any],
+        limiter: LimiterLike,
+        options: Options,
+    ) -> None:
+        self.admission: Admission = Admission(limiter, options, origin_of)
+        self.retry: Retry = options.retry
+        self.adapter: SessionAdapter = SessionAdapter(session, options)
+        self.loop: RetryLoop[Call, ClientResponse] = RetryLoop(
+            self.adapter, options, origin_of, self.admission
+        )
+
+    @property
+    def session(self) -> ClientSession:
+        """The session that sends."""
+        return self.adapter.session
+
+    def request(
+        self,
+        method: str,
+        url: StrOrURL,
+        send: Callable[[Any], Awaitable[ClientResponse]],
+        options: Mapping[str, Any],
+        throttle: Throttle | None = None,
+        made: int = 0,
+    ) -> Coroutine[Any, Any, ClientResponse]:
+        """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
+
+        Args:
+            method: The method, in capitals.
+            url: The URL, which may be relative to the `base_url` of the session.
+            send: Makes one attempt.
+            options: The options of the request, as the caller gave them, for hooks.
+            throttle: What the request overrides; None: nothing.
+            made: The attempts before this call, which count too.
+        """
+        return self.loop.run(Call(self.adapter, method, url, options), send, throttle, made)
 
 
 class ThrottledSession:
@@ -119,12 +274,8 @@ class ThrottledSession:
                 f"{', '.join(for_client_session)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
-        self._sender = Sender(
-            for_client_session if session is None else session,
-            limiter,
-            options,
-            owns_session=owns_session,
-        )
+        self._sender = Sender(for_client_session if session is None else session, limiter, options)
+        self._owns_session = owns_session or session is None
         self._buffer_body = options.buffer_body
 
     @property
@@ -264,7 +415,8 @@ class ThrottledSession:
 
         The limiter is not closed.
         """
-        await self._sender.close()
+        if self._owns_session:
+            await self.session.close()  # one made only now is closed for good
 
     if not TYPE_CHECKING:  # a type checker finds that mistake by itself
 
@@ -290,11 +442,10 @@ class ThrottledSession:
         options: "_RequestOptions",
         throttle: Throttle | None,
     ) -> Coroutine[Any, Any, ClientResponse]:
-        if not SINGLE_USE.isdisjoint(options):
+        if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
-        sender = self._sender
-        call = Call(sender.adapter, method, url, options, None)
-        return sender.loop.run(call, call.send, throttle)
+        call = Call(self._sender.adapter, method, url, options)
+        return self._sender.loop.run(call, call.send, throttle)
 
     async def _send_prepared(
         self,
@@ -317,13 +468,9 @@ class ThrottledSession:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
                 sent = {**kept, "data": body.data}
-            return await self._sender.request(
-                method,
-                url,
-                lambda _: self._sender.session.request(method, url, **sent),
-                kept,
-                body=body,
-                throttle=throttle,
+            call = Call(self._sender.adapter, method, url, kept, body)
+            return await self._sender.loop.run(
+                call, lambda _: self._sender.session.request(method, url, **sent), throttle
             )
         finally:
             if tracker is not None:
@@ -334,10 +481,18 @@ class ThrottledSession:
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
     ) -> "ClientWebSocketResponse[bool]":
+        """Open a websocket; the loop judges the response to its handshake."""
         keep_iterators(cast("dict[str, Any]", options))
-        return await self._sender.connect(
-            url,
-            lambda _: self._sender.session.ws_connect(url, **options),
-            cast("dict[str, Any]", options),
-            throttle,
-        )
+        websocket: ClientWebSocketResponse[bool] | None = None
+
+        async def handshake(_: Call) -> ClientResponse:
+            nonlocal websocket
+            websocket = await self._sender.session.ws_connect(url, **options)
+            # It has no public name.
+            return websocket._response  # pyright: ignore[reportPrivateUsage]
+
+        # A websocket's `timeout` is another one, and its other options are no body.
+        seen = {"headers": options.get("headers")}
+        await self._sender.request("GET", url, handshake, seen, throttle)
+        assert websocket is not None
+        return websocket

@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeAlias, cast
 
 from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, delay_of, read_delay, read_number
 
-__all__ = ["BodyResult", "Object", "nested_headers", "number_of", "read_body"]
-
 Object: TypeAlias = dict[str, object]
 
 # Longer than any error, and more nodes than any error has.

@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["parse_date", "parse_http_date"]
-
 # The longest form, JavaScript's with the name of the zone, takes about 70 characters.
 _LONGEST = 100
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -1,32 +1,23 @@
-"""Names of headers about limits, in every spelling, sorted into families, fields and limits."""
+"""Names of headers about limits: a table of all dialects, and the one reader of it.
+
+A dialect is a word of `_SPELLINGS` or `_LABELS`, or a line of `_OF_LIMITS` or `_WHOLE_NAMES`; and a
+case in the corpus.
+
+Invariant: what a name means is the same in any case, and the names of a response, which a server
+repeats, are sorted once.
+"""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from aiothrottle.headers.limits import Headers
-from aiothrottle.headers.memo import Memo
-from aiothrottle.headers.values import WAITS
+from aiothrottle.headers.values import WAITS, Memo
 
-__all__ = [
-    "FAMILIES",
-    "IS_LIMIT_HEADER",
-    "LAYOUTS",
-    "Fields",
-    "Labels",
-    "Layout",
-    "Lines",
-    "Names",
-    "collect",
-    "label_of",
-    "layouts",
-    "lines_of",
-]
-
-Lines: TypeAlias = Collection[tuple[str, str]]
-"""Names and values."""
 Names: TypeAlias = tuple[str, ...]
+Lines: TypeAlias = Mapping[str, list[str]]
+"""The lines of each field."""
 
 
 class _Role(NamedTuple):
@@ -54,47 +45,38 @@ class Layout(NamedTuple):
 Fields: TypeAlias = dict[str, dict[str, dict[str, list[str]]]]
 """The lines of each field, by kind, owner and field."""
 
-Labels: TypeAlias = Mapping[str, Mapping[str, list[str]]]
+Labels: TypeAlias = Mapping[str, Lines]
 """The lines of labels, by field and family."""
 
 FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
 """Prefixes in their order of precedence."""
 
-# The field for each ending of a name, after the prefix of a family.
-_FIELDS = {
+# The endings of names for each field, after the prefix of a family.
+_SPELLINGS = {
     "limit": "limit",
     "remaining": "remaining",
-    "reset": "reset",
-    "reset-after": "reset-after",
-    "reset-in": "reset-after",
-    "reset-seconds": "reset-after",
-    "resetseconds": "reset-after",
-    "reset-ms": "reset-ms",
-    "resettime": "reset-time",
-    "reset-time": "reset-time",
-    "reset-at": "reset-time",
-    "reset-date": "reset-time",
-    "reset-timestamp": "reset-time",
-    "next": "next",
     "used": "used",
-    "period": "window",
-    "duration": "window",
-    "window": "window",
-    "window-size": "window",
-    "interval": "window",
-    "interval-seconds": "window",
-    "interval-milliseconds": "window-ms",
-    "renewalperiod": "window",
+    "reset": "reset",
+    "reset-after": "reset-after reset-in reset-seconds resetseconds",
+    "reset-ms": "reset-ms",
+    "reset-time": "reset-time resettime reset-at reset-date reset-timestamp",
+    "next": "next",
+    "window": "window window-size period duration interval interval-seconds renewalperiod",
+    "window-ms": "interval-milliseconds",
+    "rate": "rate",  # restify: tokens a second, of a bucket with so many as the limit
 }
+_FIELDS = {name: field for field, names in _SPELLINGS.items() for name in names.split()}
 _DRAFTS = {"": "state", "policy": "policy"}
-_LABELS = {
-    "scope": "scope",
-    "global": "global",
-    "reason": "reason",
-    "type": "reason",
-    "problem": "reason",
-    "resource": "reason",
-    "name": "reason",
+_LABELS = {"scope": "scope", "global": "global"} | dict.fromkeys(
+    ("reason", "type", "problem", "resource", "name"), "reason"
+)
+# Limits with a name: headers that end with the part of a limit, and the name.
+_OF_LIMITS = {
+    "x-tokenlimit-": "tokens",
+    # hapi-rate-limit
+    "x-ratelimit-user": "user",
+    "x-ratelimit-path": "path",
+    "x-ratelimit-userpath": "user path",
 }
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
@@ -103,7 +85,8 @@ _WHOLE_NAMES = {
     "x-amzn-errortype": _Role("label", "error", ""),
     "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
     **{
-        f"x-tokenlimit-{field}": _Role("limit", "tokens", field)
+        begin + field: _Role("limit", name, field)
+        for begin, name in _OF_LIMITS.items()
         for field in ("limit", "remaining", "reset")
     },
     "stripe-rate-limited-reason": _Role("label", "reason", ""),
@@ -116,7 +99,7 @@ _MAX_NAME = 64
 _MAX_CHARACTERS = 16384
 
 
-def lines_of(headers: Headers) -> tuple[Names, list[str]]:
+def lines_of(headers: Headers) -> tuple[Names, Sequence[str]]:
     """Return the names of all lines, with repetitions, and their values.
 
     Raises:
@@ -128,8 +111,7 @@ def lines_of(headers: Headers) -> tuple[Names, list[str]]:
     names: list[str] = []
     values: list[str] = []
     try:
-        lines = cast("Iterable[tuple[str, str]]", headers if pairs is None else pairs())
-        for name, value in lines:
+        for name, value in cast("Iterable[tuple[str, str]]", headers if pairs is None else pairs()):
             names.append(name)
             values.append(value)
     except (TypeError, ValueError):
@@ -153,7 +135,8 @@ def collect(layout: Layout, values: Sequence[str]) -> Fields:
         for field, at in places:
             lines = group[field] = []
             for place in at:
-                line = _text(values[place]).strip(" \t")
+                value = values[place]
+                line = (value if isinstance(value, str) else _text(value)).strip(" \t")
                 if len(line) > left:
                     line = ""
                 left -= len(line)
@@ -181,26 +164,21 @@ def label_of(labels: Labels, about: str) -> str | None:
 
 
 def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
-    """Make a cache of layouts by names; `claims` returns whether a header is a vendor's.
-
-    A server sends the same names with each response, so they are sorted once.
-    """
-
-    def role(name: str) -> _Role | None:
-        return _Role("vendor", "", name.lower()) if claims and claims(name) else _ROLES[name]
-
-    return Memo(partial(_layout, role), most=256, longest=4096)
+    """Make a cache of layouts by names; `claims` returns whether a header is a vendor's."""
+    return Memo(partial(_layout, claims), most=256, longest=4096)
 
 
-def _layout(role_of: Callable[[str], _Role | None], names: Names) -> Layout:
+def _layout(claims: Callable[[str], bool] | None, names: Names) -> Layout:
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for place, name in enumerate(names):
-        role = role_of(_text(name))
+    has_limits = False
+    for place, given in enumerate(names):
+        name = given if isinstance(given, str) else _text(given)
+        is_vendors = claims is not None and claims(name)
+        role = _Role("vendor", "", name.lower()) if is_vendors else _role(name)
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)
-    # Date and Age are no limits.
-    has_limits = any(kind != "clock" for kind, _ in groups)
+            has_limits = has_limits or role.kind != "clock"
     return Layout(has_limits, [(*group, list(at.items())) for group, at in groups.items()])
 
 
@@ -211,19 +189,16 @@ def _role(name: str) -> _Role | None:
     if name in _WHOLE_NAMES:
         return _WHOLE_NAMES[name]
     match = _FAMILY.fullmatch(name)
-    return _role_in(match[1], match[2] or "") if match else None
-
-
-def _role_in(family: str, rest: str) -> _Role | None:
+    if match is None:
+        return None
+    family, rest = match[1], match[2] or ""
     for kind, fields in (("quota", _FIELDS), ("draft", _DRAFTS)):
         if rest in fields:
             return _Role(kind, family, fields[rest])
     if rest in _LABELS:
         return _Role("label", _LABELS[rest], family)
     named = _NAMED.fullmatch(rest)
-    if named is None:
-        return None
-    return _Role("limit", named[2] or named[3], _FIELDS[named[1] or named[4]])
+    return _Role("limit", named[2] or named[3], _FIELDS[named[1] or named[4]]) if named else None
 
 
 def _is_limit_header(name: str) -> bool:
@@ -232,7 +207,6 @@ def _is_limit_header(name: str) -> bool:
     return role is not None and role.kind != "clock"
 
 
-_ROLES = Memo(_role)
 IS_LIMIT_HEADER = Memo(_is_limit_header)
 """Whether a header can be about limits."""
 LAYOUTS = layouts()

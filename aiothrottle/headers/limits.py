@@ -1,11 +1,11 @@
-"""The limits that a response reports, as values, and which of several limits binds."""
+"""The limits that a response reports, as values and under construction, and which one binds."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from aiothrottle.headers.memo import Memo
+from aiothrottle.headers.values import Memo
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """A multidict, another mapping, or pairs in the order received."""
@@ -149,110 +149,69 @@ _OTHERS = frozenset(
         "complexity", "cost", "credits", "points", "usd", "concurrency",
     }
 )  # fmt: skip
-_WINDOWS = frozenset(
-    {
-        "second", "secondly", "minute", "minutely", "hour", "hourly", "day", "daily",
-        "week", "weekly", "month", "monthly", "year", "yearly",
-    }
-)  # fmt: skip
+# By the last word of the name of a limit. Months and years have no length.
+_WINDOWS = {
+    "second": 1.0, "secondly": 1.0,
+    "minute": 60.0, "minutely": 60.0,
+    "hour": 3600.0, "hourly": 3600.0,
+    "day": 86400.0, "daily": 86400.0,
+    "week": 604800.0, "weekly": 604800.0,
+    "month": None, "monthly": None, "year": None, "yearly": None,
+}  # fmt: skip
 _WORDS = re.compile("[^-_]+")
 
 
-def _unit_of(name: str) -> str | None:
+def _meaning(name: str) -> tuple[str | None, float | None]:
     words = _WORDS.findall(name.lower())
+    window = None
     if words and words[-1] in _WINDOWS:
-        words.pop()
+        window = _WINDOWS[words.pop()]
     if not _REQUESTS.isdisjoint(words):
-        return "requests"
-    return None if _OTHERS.isdisjoint(words) else "-".join(words)
+        return "requests", window
+    return None if _OTHERS.isdisjoint(words) else "-".join(words), window
 
 
-UNIT_BY_NAME = Memo(_unit_of)
-"""The unit of a limit by its name; None: not known, most likely requests."""
-
-
-# More limits than any vendor has.
-_MOST = 256
-_BRACES = re.compile(r"\{([^{}]*)\}")
+MEANINGS = Memo(_meaning)
+"""Unit and window of a limit, by its name; None: not known, the unit is most likely requests."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A limit under construction, from several headers."""
+    """A limit under construction, from one header or several."""
 
     name: str | None = None
-    limit: float | None = None
+    quota: float | None = None
     remaining: float | None = None
     used: float | None = None
     reset_after: float | None = None
     window: float | None = None
+    #: The limits with windows that a header lists beside this one.
+    listed: Sequence[Policy] = ()
 
     def merge(self, other: "Record") -> None:
-        """Merge another header: the lower limit and remainder, the later reset."""
-        self.limit = pick(min, self.limit, other.limit)
-        self.remaining = pick(min, self.remaining, other.remaining)
-        self.used = pick(max, self.used, other.used)
-        self.reset_after = pick(max, self.reset_after, other.reset_after)
-        self.window = pick(max, self.window, other.window)
+        """Merge what another header reports: the lower numbers, and the later reset."""
+        self.quota = _pick(min, self.quota, other.quota)
+        self.remaining = _pick(min, self.remaining, other.remaining)
+        self.used = _pick(max, self.used, other.used)
+        self.reset_after = _pick(max, self.reset_after, other.reset_after)
+        self.window = _pick(max, self.window, other.window)
+        self.listed = self.listed or other.listed
 
     def policy(self) -> Policy:
-        """Return the limit as an immutable value."""
-        remaining = self.remaining
-        if remaining is None and self.limit is not None and self.used is not None:
-            remaining = max(0, self.limit - self.used)
-        unit = UNIT_BY_NAME[self.name or ""]
-        return Policy(self.name, self.limit, self.window, remaining, self.reset_after, unit)
+        """Return the limit as an immutable value, with the numbers that follow from others."""
+        quota, remaining, used = self.quota, self.remaining, self.used
+        if used is not None:
+            if quota is not None and remaining is None:
+                remaining = max(0, quota - used)
+            elif quota is None and remaining:  # not 0: the used part may exceed the limit
+                quota = used + remaining
+        unit = None if self.name is None else MEANINGS[self.name][0]
+        return Policy(self.name, quota, self.window, remaining, self.reset_after, unit)
 
 
-class Vendor:
-    """The limits with a name, one without, and the waits."""
-
-    __slots__ = ("_named", "_unnamed", "wait", "wait_if_throttled")
-
-    def __init__(self) -> None:
-        self._named: dict[str | None, Record] = {}
-        self._unnamed: Record | None = None
-        self.wait: float | None = None
-        self.wait_if_throttled: float | None = None
-
-    @property
-    def policies(self) -> list[Policy]:
-        """The limits that have a name."""
-        return [record.policy() for record in self._named.values()]
-
-    @property
-    def unnamed(self) -> Policy | None:
-        """The limit that fills the fields if none of the others binds."""
-        return self._unnamed.policy() if self._unnamed else None
-
-    def add(self, record: Record, *, named: bool) -> None:
-        """Add the limit of one header."""
-        if not named:
-            self._unnamed = self._unnamed or record
-        elif record.name in self._named:
-            self._named[record.name].merge(record)
-        elif len(self._named) < _MOST:
-            self._named[record.name] = record
-
-
-def pick(
+def _pick(
     choose: Callable[[float, float], float], one: float | None, other: float | None
 ) -> float | None:
-    """Choose between two numbers, either of which may be missing."""
     if one is None or other is None:
         return other if one is None else one
     return choose(one, other)
-
-
-def fill_template(template: str, label_of: Callable[[str], str | None]) -> str:
-    """Fill in the braces of the name of a limit; return "" if a value is missing.
-
-    Braces in a value are not expanded: a server could make each value name the next one twice.
-    """
-    pieces = _BRACES.split(template)  # texts and keys in turn
-    for place in range(1, len(pieces), 2):
-        word = label_of(pieces[place])
-        if word is None:
-            return ""
-        pieces[place] = word
-    return "".join(pieces)

@@ -1,18 +1,21 @@
-"""Parses a whole response; each part counts by its precedence."""
+"""Parses a whole response: all limits, the one that binds, the wait, and whether it throttles.
 
+Invariant: of headers that contradict each other the stricter one counts; nothing that a server
+sends raises.
+"""
+
+import math
 from datetime import datetime
 
 from aiothrottle.headers.body import BodyResult, nested_headers, read_body
-from aiothrottle.headers.combine import NO_LIMIT, read_limits
 from aiothrottle.headers.fields import LAYOUTS, Fields, Labels, collect, label_of, lines_of
-from aiothrottle.headers.limits import Headers, Policy, ServerLimits
+from aiothrottle.headers.limits import Headers, Policy, ServerLimits, binding
 from aiothrottle.headers.profile import Profile
-from aiothrottle.headers.profile_reader import read_vendor, with_seconds
-from aiothrottle.headers.quota_headers import HeaderQuota
+from aiothrottle.headers.profile_reader import Vendor, read_vendor, with_seconds
+from aiothrottle.headers.quotas import read_named, read_structured, read_unnamed
 from aiothrottle.headers.values import Clock, ServerClock, read_number, read_wait
 
-__all__ = ["parse_rate_limit", "parse_response"]
-
+_NO_LIMIT = Policy()
 _NOTHING, _THROTTLED = ServerLimits(), ServerLimits(throttled=True)
 # RFC 6585; old Twitter and its imitators; the overload of Anthropic and Notion.
 _THROTTLED_STATUSES = frozenset({429, 420, 529})
@@ -23,6 +26,8 @@ _TOO_LARGE = 413
 # timestamp too, to which some servers add a second. The Date that it counts from is cut to the
 # second, and some servers renew it only once a second.
 _ROUNDED_DELAY, _ROUNDED_TIMESTAMP = 1.0, 3.0
+# More limits than any server has. An application checks each of them at every request.
+_MOST_POLICIES = 256
 
 
 def parse_rate_limit(
@@ -104,7 +109,10 @@ def parse_response(
     if profile is not None and fresh:
         claimed = fields["vendor"].get("", {})
         vendor = read_vendor(profile, claimed, result and result.data, clock)
-    policies, bound = read_limits(fields, vendor, profile, clock) if fresh else ([], NO_LIMIT)
+    policies: list[Policy] = []
+    bound = _NO_LIMIT
+    if fresh and (vendor or fields["quota"] or fields["limit"] or fields["draft"]):
+        policies, bound = _read_limits(fields, vendor, profile, clock)
 
     waits = fields["wait"]
     wait = read_wait(waits[""], clock) if waits else None
@@ -125,7 +133,7 @@ def parse_response(
         bound.remaining,
         bound.reset_after,
         bound.window,
-        tuple(_with_reset_error(policy, clock) for policy in policies),
+        tuple([_with_reset_error(policy, clock) for policy in policies]) if policies else (),
         _scope(labels) if labels else None,
         label_of(labels, "reason") if labels else None,
         bound.unit,
@@ -165,6 +173,111 @@ def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[C
     return Clock(now, dates[0] if len(dates) == 1 else None, age, server), age == 0
 
 
+def _read_limits(
+    fields: Fields, vendor: Vendor | None, profile: Profile | None, clock: Clock
+) -> tuple[list[Policy], Policy]:
+    """Return all limits that have a name or a window of their own, and the one that binds."""
+    drafts = fields["draft"]
+    listed, has_state = read_structured(drafts, clock) if drafts else ([], False)
+    named: list[Policy] = []
+    state: Policy | None = None
+    if not has_state:
+        for name, lines in fields["limit"].items():
+            if (policy := read_named(name, lines, clock)) is not None:
+                named.append(policy)
+        if named and profile is not None and profile.windows:
+            named = _with_windows(named, profile)
+        if drafts or fields["quota"]:
+            record = read_unnamed(drafts, fields["quota"], clock)
+            if record is not None:
+                listed = listed or list(record.listed)
+                state = record.policy()
+                if listed or named:
+                    state = _matched(state, listed, named)
+                if isinstance(state.quota, float):
+                    state = state._replace(quota=math.floor(state.quota))
+    policies = listed + named
+    if vendor is not None:
+        policies = _with_vendor(policies, vendor)
+    bound: Policy | None = None
+    if state is not None and (state.quota is not None or state.remaining is not None):
+        bound = state
+    elif profile is not None and profile.binds:
+        bound = _named_by_server(policies, fields)
+    bound = bound or binding(policies)
+    if bound is None and vendor is not None:
+        bound = vendor.unnamed
+    if bound is None and len(listed) == 1:
+        bound = listed[0]
+    if state is not None:
+        if bound is None:
+            bound = state
+        elif bound.reset_after is None and state.reset_after is not None:
+            bound = bound._replace(reset_after=state.reset_after)
+    return policies[:_MOST_POLICIES], bound or _NO_LIMIT
+
+
+def _with_windows(named: list[Policy], profile: Profile) -> list[Policy]:
+    windows: dict[str | None, float] = dict(profile.windows)
+    return [
+        policy._replace(window=windows.get(policy.name)) if policy.window is None else policy
+        for policy in named
+    ]
+
+
+def _matched(state: Policy, listed: list[Policy], named: list[Policy]) -> Policy:
+    """Put the state of the unnamed limit into the one limit of the lists that it belongs to.
+
+    Returns:
+        The state, with the window of that limit.
+    """
+    _, quota, window, remaining, reset_after, *_ = state
+    if quota is None and remaining is None:
+        return state
+    if quota is None and len(listed) == 1:
+        quota = listed[0].quota
+    others = listed or named
+    found = [
+        place
+        for place, other in enumerate(others)
+        if other.quota == quota and (listed or other.remaining == remaining)
+    ]
+    if quota is not None and len(found) == 1:
+        other = others[found[0]]
+        window = other.window if window is None else window
+        reset = reset_after if other.reset_after is None else other.reset_after
+        others[found[0]] = other._replace(remaining=remaining, reset_after=reset)
+    return Policy(None, quota, window, remaining, reset_after)
+
+
+def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
+    """Add the limits of the profile. For a name that exists, fill in what is missing."""
+    merged = list(policies)
+    places: dict[str | None, int]
+    places = {policy.name: place for place, policy in enumerate(policies) if policy.name}
+    for policy in vendor.policies:
+        place = places.get(policy.name)
+        if place is None:
+            merged.append(policy)
+        else:
+            known = merged[place]._asdict()
+            missing = {
+                field: value for field, value in policy._asdict().items() if known[field] is None
+            }
+            merged[place] = merged[place]._replace(**missing)
+    return merged
+
+
+def _named_by_server(policies: list[Policy], fields: Fields) -> Policy | None:
+    """Return the limit that the server itself names as the binding one."""
+    word = _plain(label_of(fields["label"], "reason") or "")
+    return next((policy for policy in policies if _plain(policy.name or "") == word), None)
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")
+
+
 def _add_nested(fields: Fields, result: BodyResult) -> None:
     """Add the headers nested in the body for each kind that has no line outside."""
     nested = nested_headers(result.data)
@@ -182,9 +295,7 @@ def _is_throttled(status: int, profile: Profile | None, result: BodyResult | Non
     return result is not None and result.throttled and status != _TOO_LARGE
 
 
-def _seems_throttled(
-    status: int, fields: Fields, wait: float | None, bound: Policy | HeaderQuota
-) -> bool:
+def _seems_throttled(status: int, fields: Fields, wait: float | None, bound: Policy) -> bool:
     """Return whether the other headers show that the request was throttled."""
     if status in _MAYBE_THROTTLED:
         used_up = bound.remaining == 0 and bound.reset_after is not None

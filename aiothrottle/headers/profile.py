@@ -6,12 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from aiothrottle._checks import check_number
-from aiothrottle.headers.memo import Memo
+from aiothrottle.headers.values import Memo
 
 if TYPE_CHECKING:  # a session imports profiles, but no parser before the first response
     from aiothrottle.headers.fields import Layout, Names
-
-__all__ = ["Items", "Json", "Limit", "Profile"]
 
 _LONGEST = 64
 _LEAST_ERROR = 400

@@ -1,156 +1,61 @@
-"""Reads the limits of a response by the profile of its vendor."""
+"""Reads the limits of a response by the profile of its vendor.
+
+Invariant: each kind of row (headers with one number each, several limits in a header, JSON) makes
+records; those with the same name become one limit.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, cast
 
 from aiothrottle.headers.body import Object, number_of
-from aiothrottle.headers.limits import Record, Vendor, fill_template, pick
+from aiothrottle.headers.fields import Lines
+from aiothrottle.headers.limits import Policy, Record
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
-from aiothrottle.headers.quota_headers import read_latest_reset
-from aiothrottle.headers.quotas import read_limit, read_remaining
-from aiothrottle.headers.values import (
-    CAP,
-    Clock,
-    in_seconds,
-    read_count,
-    read_reset,
-    read_window,
-)
+from aiothrottle.headers.quotas import read_record
+from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window
 
-# Longer than any real header, and more objects than any vendor has limits.
+# Longer than any real header, and more limits, or objects with limits, than any vendor has.
 _LONGEST = 8192
 _MOST = 256
 # Longer than any date, more than any number, and longer than a useful name.
 _LONGEST_VALUE = 100
 _GREATEST = 1e20
 _LONGEST_NAME = 64
-
-
-class _Found:
-    """An object at the end of a path, the keys that stars matched, and the objects above it.
-
-    The objects above, nearest first, are searched and not copied: a server could send many members
-    above many objects.
-    """
-
-    __slots__ = ("_above", "_node", "_stars")
-
-    def __init__(self, stars: list[str], node: Object, above: tuple[Object, ...]) -> None:
-        self._stars = stars
-        self._node = node
-        self._above = above
-
-    def get(self, key: str) -> object:
-        """Return a member of the object, or else a scalar of the nearest object above, or None."""
-        if not key:
-            return None
-        if key in self._node:
-            return self._node[key]
-        values = (node.get(key) for node in self._above)
-        return next((value for value in values if _is_scalar(value)), None)
-
-    def number(self, key: str) -> float | None:
-        value = self.get(key)
-        return None if _is_long(value) else number_of(value)
-
-    def text(self, key: str) -> str:
-        """Return a text, or a number as text; "" for a value that is too long."""
-        value = self.get(key)
-        if isinstance(value, int | float):
-            return str(value) if abs(value) < _GREATEST else ""
-        return value if isinstance(value, str) and not _is_long(value) else ""
-
-    def word(self, key: str) -> str | None:
-        """Return the text to insert into a name."""
-        if key.isdecimal() and int(key) < len(self._stars):
-            return self._stars[int(key)][:_LONGEST_NAME]
-        value = self.get(key)
-        if isinstance(value, str):
-            return value[:_LONGEST_NAME]
-        return self.text(key) if isinstance(value, int) else None
-
-
-def read_json(
-    row: Json, lines: Mapping[str, list[str]], data: object, vendor: Vendor, clock: Clock
-) -> Iterator[Record]:
-    """Read the limits of the row, and record its waits in `vendor`; `data` is the body's JSON."""
-    if row.header:
-        data = _loads(", ".join(lines.get(row.header.lower(), ())))
-    for found in _walk(data, row.path.split(".") if row.path else []):
-        record = _record(row, found, clock)
-        wait = found.number(row.wait)
-        if wait:
-            vendor.wait = pick(max, vendor.wait, min(CAP, wait * row.wait_unit))
-        cost, rate = found.number(row.cost), found.number(row.rate)
-        if cost and rate and record.remaining is not None and cost > record.remaining:
-            vendor.wait_if_throttled = min(CAP, (cost - record.remaining) / rate)
-        if record != Record(record.name):
-            yield record
-
-
-def _record(row: Json, found: _Found, clock: Clock) -> Record:
-    used = [number for key in row.used if (number := found.number(key)) is not None]
-    fixed = None if isinstance(row.limit, str) or not used else row.limit
-    limit = found.number(row.limit) if isinstance(row.limit, str) else fixed
-    window = found.number(row.window)
-    return Record(
-        None if row.name is None else fill_template(row.name, found.word) or None,
-        limit,
-        found.number(row.remaining),
-        max(used, default=None),
-        read_reset(found.text(row.reset), clock),
-        float(window) if window and window < CAP else None,
-    )
-
-
-def _walk(data: object, path: list[str]) -> Iterator[_Found]:
-    """Yield every object at the end of the path."""
-    level: list[tuple[list[str], object, tuple[Object, ...]]] = [([], data, ())]
-    for step in path:
-        below: list[tuple[list[str], object, tuple[Object, ...]]] = []
-        for stars, node, above in level:
-            children = _children(node)
-            here = (cast("Object", node), *above) if isinstance(node, dict) else above
-            for key, child in children:
-                if step == "*":
-                    below.append(([*stars, key], child, here))
-                elif key == step:
-                    below.append((stars, child, here))
-        level = below[:_MOST]
-    for stars, node, above in level:
-        if isinstance(node, dict):
-            yield _Found(stars, cast("Object", node), above)
-
-
-def _children(node: object) -> Iterable[tuple[str, object]]:
-    if isinstance(node, dict):
-        return cast("Object", node).items()
-    if isinstance(node, list):
-        return ((str(i), child) for i, child in enumerate(cast("list[object]", node)))
-    return ()
-
-
-def _is_scalar(node: object) -> bool:
-    return isinstance(node, str | int | float)
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, str) and len(value) > _LONGEST_VALUE
-
-
-def _loads(text: str) -> object:
-    try:
-        return json.loads(text) if len(text) <= _LONGEST else None
-    except (ValueError, RecursionError):
-        return None
-
-
-# Longer than any real header, and more limits than any vendor has.
-_MAX_LIMITS = 256
 _NUMBERS = frozenset({"limit", "remaining", "used", "reset", "window"})
+_BRACES = re.compile(r"\{([^{}]*)\}")
 
-Lines = dict[str, list[str]]
+
+class Vendor:
+    """The limits with a name, one without, and the waits."""
+
+    __slots__ = ("_named", "_unnamed", "wait", "wait_if_throttled")
+
+    def __init__(self) -> None:
+        self._named: dict[str | None, Record] = {}
+        self._unnamed: Record | None = None
+        self.wait: float | None = None
+        self.wait_if_throttled: float | None = None
+
+    @property
+    def policies(self) -> list[Policy]:
+        """The limits that have a name."""
+        return [record.policy() for record in self._named.values()]
+
+    @property
+    def unnamed(self) -> Policy | None:
+        """The limit that fills the fields if none of the others binds."""
+        return self._unnamed.policy() if self._unnamed else None
+
+    def add(self, record: Record, *, named: bool) -> None:
+        """Add the limit of one header."""
+        if not named:
+            self._unnamed = self._unnamed or record
+        elif record.name in self._named:
+            self._named[record.name].merge(record)
+        elif len(self._named) < _MOST:
+            self._named[record.name] = record
 
 
 def with_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
@@ -170,35 +75,49 @@ def read_vendor(profile: Profile, lines: Lines, data: object, clock: Clock) -> V
         elif isinstance(row, Items):
             records = _read_items(row, lines, clock)
         else:
-            records = read_json(row, lines, data, vendor, clock)
+            records = _read_json(row, lines, data, vendor, clock)
         for record in records:
             vendor.add(record, named=row.name is not None)
     return vendor
 
 
-# ---- headers that each hold one number -------------------------------------------------------
+def _fill_template(template: str, label_of: Callable[[str], str | None]) -> str:
+    """Fill in the braces of the name of a limit; return "" if a value is missing.
+
+    Braces in a value are not expanded: a server could make each value name the next one twice.
+    """
+    pieces = _BRACES.split(template)  # texts and keys in turn
+    for place in range(1, len(pieces), 2):
+        word = label_of(pieces[place])
+        if word is None:
+            return ""
+        pieces[place] = word
+    return "".join(pieces)
+
+
+# ---- headers that each hold one number -----------------------------------------------------------
 
 
 def _read_limit(row: Limit, lines: Lines, clock: Clock) -> Iterator[Record]:
-    limit, _ = read_limit(lines.get(row.limit.lower(), ()))
-    remaining = read_remaining(lines.get(row.remaining.lower(), ()), limit)
-    used = read_remaining(lines.get(row.used.lower(), ()), None)
-    reset_after = read_latest_reset(lines.get(row.reset.lower(), ()), clock)
+    headers = {"limit": row.limit, "remaining": row.remaining, "used": row.used, "reset": row.reset}
+    if isinstance(row.window, str):
+        name = row.window.lower()
+        in_ms = "milli" in name or name.endswith("-ms")
+        headers["window-ms" if in_ms else "window"] = name
+    of_fields = {
+        field: lines[header.lower()] for field, header in headers.items() if header.lower() in lines
+    }
+    record = read_record(of_fields, clock)
     # Several limits may share one reset, which alone does not prove that this one exists.
-    found = limit, remaining, used, None if row.name else reset_after
-    if found != (None, None, None, None):
-        yield Record(row.name, limit, remaining, used, reset_after, _window(row.window, lines))
+    reset_after = None if row.name else record.reset_after
+    if (record.quota, record.remaining, record.used, reset_after) != (None, None, None, None):
+        record.name = row.name
+        if row.window is not None and not isinstance(row.window, str):
+            record.window = float(row.window)
+        yield record
 
 
-def _window(window: float | str | None, lines: Lines) -> float | None:
-    if not isinstance(window, str):
-        return None if window is None else float(window)
-    name = window.lower()
-    unit = 0.001 if "milli" in name or name.endswith("-ms") else 1.0
-    return next((read_window(line, unit) for line in lines.get(name, ())), None)
-
-
-# ---- several limits in a header --------------------------------------------------------------
+# ---- several limits in a header ------------------------------------------------------------------
 
 
 def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
@@ -208,7 +127,7 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
             continue
         text = ", ".join(values)
         for position, match in enumerate(row.each.finditer(text[:_LONGEST])):
-            if position == _MAX_LIMITS:
+            if position == _MOST:
                 break
             groups = {**named.groupdict(), **match.groupdict()}
             found = {k: v for k, v in groups.items() if v}
@@ -217,12 +136,14 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
 
 
 def _read_item(row: Items, position: int, groups: dict[str, str], clock: Clock) -> Iterator[Record]:
-    window = row.window[position:][:1] if isinstance(row.window, tuple) else (row.window,)
-    seconds = read_window(groups["window"].lower()) if "window" in groups else _first(window)
+    windows = row.window[position:] if isinstance(row.window, tuple) else (row.window,)
+    window = (
+        read_window(groups["window"].lower()) if "window" in groups else next(iter(windows), None)
+    )
     remaining = read_count(groups.get("remaining", ""))
     reset_after = read_reset(groups.get("reset", ""), clock)
-    if row.aligned and seconds:
-        reset_after = seconds - clock.timestamp % seconds
+    if row.aligned and window:
+        reset_after = window - clock.timestamp % window
     for name in _names(row.name, position, groups):
         yield Record(
             name,
@@ -230,12 +151,8 @@ def _read_item(row: Items, position: int, groups: dict[str, str], clock: Clock) 
             row.remaining if remaining is None else remaining,
             read_count(groups.get("used", "")),
             reset_after,
-            None if seconds is None else float(seconds),
+            None if window is None else float(window),
         )
-
-
-def _first(values: tuple[float | None, ...]) -> float | None:
-    return values[0] if values else None
 
 
 def _names(
@@ -245,4 +162,108 @@ def _names(
         return [None]
     if isinstance(name, tuple):
         return list(name[position:][:1])
-    return [part.strip() or None for part in fill_template(name, groups.get).split(";")]
+    return [part.strip() or None for part in _fill_template(name, groups.get).split(";")]
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+
+def _read_json(
+    row: Json, lines: Lines, data: object, vendor: Vendor, clock: Clock
+) -> Iterator[Record]:
+    """Read the limits of the row, and record its waits in `vendor`; `data` is the body's JSON."""
+    if row.header:
+        data = _loads(", ".join(lines.get(row.header.lower(), ())))
+    for found in _walk(data, row.path.split(".") if row.path else []):
+        used = [number for key in row.used if (number := found.number(key)) is not None]
+        fixed = None if isinstance(row.limit, str) or not used else row.limit
+        window = found.number(row.window)
+        record = Record(
+            (row.name and _fill_template(row.name, found.word)) or None,
+            found.number(row.limit) if isinstance(row.limit, str) else fixed,
+            found.number(row.remaining),
+            max(used, default=None),
+            read_reset(found.text(row.reset), clock),
+            float(window) if window and window < CAP else None,
+        )
+        if wait := found.number(row.wait):
+            vendor.wait = max(vendor.wait or 0.0, min(CAP, wait * row.wait_unit))
+        cost, rate = found.number(row.cost), found.number(row.rate)
+        if cost and rate and record.remaining is not None and cost > record.remaining:
+            vendor.wait_if_throttled = min(CAP, (cost - record.remaining) / rate)
+        if record != Record(record.name):
+            yield record
+
+
+class _Found(NamedTuple):
+    """An object at the end of a path, the keys that stars matched, and the objects above it.
+
+    The objects above, nearest first, are searched and not copied: a server could send many members
+    above many objects.
+    """
+
+    stars: tuple[str, ...]
+    node: object
+    above: tuple[Object, ...]
+
+    def get(self, key: str) -> object:
+        """Return a member of the object, or else a scalar of the nearest object above, or None."""
+        node = cast("Object", self.node)
+        if not key or key in node:
+            return node[key] if key else None
+        values = (above.get(key) for above in self.above)
+        return next((value for value in values if isinstance(value, str | int | float)), None)
+
+    def number(self, key: str) -> float | None:
+        """Return a number, or a number in a text; None for another value, or a long one."""
+        value = self.get(key)
+        is_long = isinstance(value, str) and len(value) > _LONGEST_VALUE
+        return None if is_long else number_of(value)
+
+    def text(self, key: str) -> str:
+        """Return a text, or a number as text; "" for a value that is too long."""
+        value = self.get(key)
+        if isinstance(value, int | float):
+            return str(value) if abs(value) < _GREATEST else ""
+        return value if isinstance(value, str) and len(value) <= _LONGEST_VALUE else ""
+
+    def word(self, key: str) -> str | None:
+        """Return the text to insert into a name."""
+        if key.isdecimal() and int(key) < len(self.stars):
+            return self.stars[int(key)][:_LONGEST_NAME]
+        value = self.get(key)
+        if isinstance(value, str):
+            return value[:_LONGEST_NAME]
+        return self.text(key) if isinstance(value, int) else None
+
+
+def _walk(data: object, path: list[str]) -> Iterator[_Found]:
+    """Yield every object at the end of the path."""
+    level = [_Found((), data, ())]
+    for step in path:
+        below: list[_Found] = []
+        for stars, node, above in level:
+            children = _children(node)
+            here = (cast("Object", node), *above) if isinstance(node, dict) else above
+            for key, child in children:
+                if step == "*":
+                    below.append(_Found((*stars, key), child, here))
+                elif key == step:
+                    below.append(_Found(stars, child, here))
+        level = below[:_MOST]
+    return (found for found in level if isinstance(found.node, dict))
+
+
+def _children(node: object) -> Iterable[tuple[str, object]]:
+    if isinstance(node, dict):
+        return cast("Object", node).items()
+    if isinstance(node, list):
+        return ((str(i), child) for i, child in enumerate(cast("list[object]", node)))
+    return ()
+
+
+def _loads(text: str) -> object:
+    try:
+        return json.loads(text) if len(text) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        return None

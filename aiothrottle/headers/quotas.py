@@ -1,17 +1,34 @@
-"""Parses lists of quotas as the drafts up to 07 write them: ``10, 10;w=1, 50;w=60``."""
+"""Reads limits from headers: a number in each, a list of quotas, a dictionary, structured fields.
 
+The drafts of the IETF write them in all of these forms: numbers (draft 00 to 06, and X-RateLimit-*
+of everybody), lists such as ``10, 10;w=1, 50;w=60``, a dictionary (draft 07), structured fields
+(from draft 08 on).
+
+Invariant: of repeated lines the lowest number and the latest reset count.
+"""
+
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-from aiothrottle.headers.limits import Policy
-from aiothrottle.headers.values import MOST_ITEMS, read_count, read_window
+from aiothrottle.headers.fields import FAMILIES, Lines
+from aiothrottle.headers.limits import MEANINGS, Policy, Record
+from aiothrottle.headers.values import (
+    CAP,
+    MOST_ITEMS,
+    Clock,
+    Memo,
+    in_seconds,
+    items,
+    read_count,
+    read_reset,
+    read_window,
+)
 
-__all__ = ["join", "read_dictionary", "read_limit", "read_policies", "read_remaining"]
-
-# Longer than any real list.
-_LONGEST = 8192
+# Longer than any real list, and than any real structured field.
+_LONGEST, _LONGEST_STRUCTURED = 8192, 16384
 # An unclosed quotation ends with the line: searching its end from each quote would take quadratic
 # time.
 _QUOTED = r'"(?:[^"\\]++|\\.?)*+"?'
@@ -19,98 +36,162 @@ _ITEM = re.compile(rf'(?:[^,"]++|{_QUOTED})++', re.DOTALL)
 _PARAMETER = re.compile(
     rf";[ \t]*([a-z]+)[ \t]*=[ \t]*({_QUOTED}|[^;]*)", re.IGNORECASE | re.ASCII | re.DOTALL
 )
+_PARAMETERS = re.compile(r";[ \t]*[a-z]+[ \t]*=", re.IGNORECASE | re.ASCII)
 _MEMBER = re.compile(r"[ \t]*(limit|remaining|reset)[ \t]*=(.*)", re.IGNORECASE | re.ASCII)
+# Resets that differ by less are the same, rounded in two ways.
+_SAME = 2.0
+# In their order of precedence.
+_RESETS = ("reset-after", "reset", "reset-ms", "reset-time", "next")
+
+
+# ---- a number in each header ---------------------------------------------------------------------
+
+
+def read_record(lines: Lines, clock: Clock) -> Record:
+    """Read a limit whose fields are in headers of their own.
+
+    Args:
+        lines: The lines of each field.
+        clock: The clock of the server.
+    """
+    record = Record()
+    if "limit" in lines:
+        listed: list[Policy] = []
+        record.listed = listed
+        record.quota = _least(lines["limit"], listed=listed)
+    if "remaining" in lines:
+        # Below 0 where a server counts on beyond its limit.
+        below_zero = None if record.quota is None else 0
+        record.remaining = _least(lines["remaining"], below_zero)
+    if "used" in lines and (record.quota is None or record.remaining is None):
+        record.used = _least(lines["used"])
+    record.reset_after = _read_reset(lines, clock)
+    if "window" in lines:
+        record.window = read_window(lines["window"][0])
+    if "window-ms" in lines and record.window is None:
+        record.window = read_window(lines["window-ms"][0], 0.001)
+    if "rate" in lines and record.quota and record.window is None:
+        rate = _least(lines["rate"])
+        record.window = record.quota / rate if rate and record.quota < CAP * rate else None
+    return record
+
+
+def read_unnamed(
+    drafts: Mapping[str, Lines], families: Mapping[str, Lines], clock: Clock
+) -> Record | None:
+    """Read the limit without a name of its own; None if there is none.
+
+    The limit is that of the family with the highest precedence that has one, and the remainder
+    the lowest of all.
+    """
+    record: Record | None = None
+    for family in FAMILIES:
+        if family in drafts:
+            members = _members(drafts[family].get("state", ()))
+            record = _joined(record, members, clock) if members else record
+        if family in families:
+            record = _joined(record, families[family], clock)
+    if record is not None and record.remaining is not None:
+        record.remaining = math.floor(record.remaining)
+    return record
+
+
+def read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
+    """Read a limit with a name in its headers; None if they report nothing."""
+    record = read_record(lines, clock)
+    # "-1" means unlimited, and the other fields mean nothing.
+    if record.quota is None and any(line.startswith("-") for line in lines.get("limit", ())):
+        return None
+    if record.quota is None and record.remaining is None and record.reset_after is None:
+        return None
+    record.name = name
+    if record.listed:
+        record.window = record.listed[0].window
+    elif record.window is None:
+        record.window = MEANINGS[name][1]
+    return record.policy()
+
+
+def _joined(record: Record | None, lines: Lines, clock: Clock) -> Record:
+    """Add the lines of one more family, whose limit and window have no precedence."""
+    other = read_record(lines, clock)
+    if record is None:
+        return other
+    if record.quota is not None:
+        other.quota = None
+    if record.window is not None:
+        other.window = None
+    known, reset = record.reset_after, other.reset_after
+    if known is not None and reset is not None and reset <= known + _SAME:
+        other.reset_after = None
+    record.merge(other)
+    return record
+
+
+def _members(states: Iterable[str]) -> Lines:
+    """Read ``limit=100, remaining=50, reset=5`` (draft 07)."""
+    members = (_MEMBER.fullmatch(item) for item in _split(", ".join(states)))
+    return {match[1].lower(): [match[2].strip(" \t")] for match in members if match}
+
+
+def _read_reset(lines: Lines, clock: Clock) -> float | None:
+    """Return the first reset that can be read; of several, in lines or in a list, the latest."""
+    for field in _RESETS:
+        if field not in lines:
+            continue
+        latest: float | None = None
+        for line in lines[field]:
+            text = in_seconds(line) if field == "reset-ms" else line
+            seconds = read_reset(text, clock)
+            if seconds is None:
+                seconds = _latest_of(text, clock)
+            if seconds is not None and (latest is None or seconds > latest):
+                latest = seconds
+        if latest is not None:
+            return latest
+    return None
+
+
+def _latest_of(text: str, clock: Clock) -> float | None:
+    # Parameters mean nothing for a reset.
+    bare = (_PARAMETERS.split(item, 1)[0].rstrip(" \t") for item in items(text))
+    resets = (read_reset(item, clock) for item in bare)
+    return max((seconds for seconds in resets if seconds is not None), default=None)
+
+
+def _least(
+    lines: Iterable[str], below_zero: float | None = None, *, listed: list[Policy] | None = None
+) -> float | None:
+    """Return the lowest number; of a list of quotas the one that expires next counts.
+
+    Args:
+        lines: The lines.
+        below_zero: What a negative number means; None: nothing.
+        listed: Gets the listed limits that have a window.
+    """
+    least: float | None = None
+    for line in lines:
+        number = read_count(line)  # by far the most common
+        if number is None:
+            quotas = _quotas(line)
+            number = _common(quotas)
+            if listed is not None:
+                listed += _policies(quota for quota in quotas if quota.window is not None)
+        is_negative = number is None and read_count(line.removeprefix("-")) is not None
+        if is_negative and below_zero is not None:
+            number = below_zero
+        if number is not None and (least is None or number < least):
+            least = number
+    return least
+
+
+# ---- lists of quotas -----------------------------------------------------------------------------
 
 
 class _Quota(NamedTuple):
     text: str
     name: str | None
     window: float | None
-
-
-def read_dictionary(text: str) -> dict[str, str]:
-    """Parse ``limit=100, remaining=50, reset=5`` (draft 07)."""
-    members = (_MEMBER.fullmatch(item) for item in _split(text))
-    return {match[1].lower(): match[2].strip(" \t") for match in members if match}
-
-
-def read_policies(lines: Iterable[str]) -> list[Policy]:
-    """Parse a list of limits, each with an optional window."""
-    return _policies(quota for line in lines for quota in _quotas(line))
-
-
-def read_limit(lines: Iterable[str]) -> tuple[float | None, list[Policy]]:
-    """Parse the limit that expires next, and the listed limits that have a window.
-
-    Of several lines, the lowest limit counts.
-    """
-    least: float | None = None
-    policies: list[Policy] = []
-    for line in lines:
-        limit = read_count(line)  # by far the most common
-        if limit is None:
-            quotas = _quotas(line)
-            limit = _common(quotas)
-            policies += _policies(quota for quota in quotas if quota.window is not None)
-        if limit is not None and (least is None or limit < least):
-            least = limit
-    return least, policies
-
-
-def read_remaining(lines: Iterable[str], limit: float | None) -> float | None:
-    """Parse the remainder; of several lines the lowest. If there is a limit, below 0 is 0."""
-    least: float | None = None
-    for line in lines:
-        number = read_count(line)
-        if number is None:
-            number = _common(_quotas(line))
-        if number is None and limit is not None and read_count(line.removeprefix("-")) is not None:
-            number = 0
-        if number is not None and (least is None or number < least):
-            least = number
-    return least
-
-
-def join(
-    policies: list[Policy],
-    limit: float | None,
-    remaining: float | None,
-    reset_after: float | None,
-    *,
-    same_remaining: bool,
-) -> float | None:
-    """Find the one policy with this limit, and put the remainder and the reset into it.
-
-    Changes the list. Returns the window of that policy; None if not exactly one matches.
-    """
-    found = [
-        index
-        for index, policy in enumerate(policies)
-        if policy.quota == limit and (not same_remaining or policy.remaining == remaining)
-    ]
-    if limit is None or len(found) != 1:
-        return None
-    policy = policies[found[0]]
-    if policy.reset_after is not None:
-        reset_after = policy.reset_after
-    policies[found[0]] = policy._replace(remaining=remaining, reset_after=reset_after)
-    return policy.window
-
-
-def _policies(quotas: Iterable[_Quota]) -> list[Policy]:
-    numbers = ((quota, read_count(quota.text)) for quota in quotas)
-    return [
-        Policy(quota.name, number, quota.window) for quota, number in numbers if number is not None
-    ]
-
-
-def _common(quotas: list[_Quota]) -> float | None:
-    """Return the first number; None if numbers without a window differ, as in other lists."""
-    bare = {quota.text for quota in quotas if quota.window is None}
-    numbers = {read_count(text) for text in bare}
-    if len(numbers) > 1 or not quotas:
-        return None
-    return read_count(quotas[0].text) if None not in numbers else None
 
 
 def _quotas(line: str) -> list[_Quota]:
@@ -132,3 +213,114 @@ def _split(line: str) -> Iterator[str]:
     if len(line) <= _LONGEST:
         matches = islice(_ITEM.finditer(line), MOST_ITEMS)
         yield from (match[0] for match in matches if match[0].strip(" \t"))
+
+
+def _policies(quotas: Iterable[_Quota]) -> list[Policy]:
+    numbers = ((quota, read_count(quota.text)) for quota in quotas)
+    return [
+        Policy(quota.name, number, quota.window) for quota, number in numbers if number is not None
+    ]
+
+
+def _common(quotas: list[_Quota]) -> float | None:
+    """Return the first number; None if numbers without a window differ, as in other lists."""
+    bare = {quota.text for quota in quotas if quota.window is None}
+    numbers = {read_count(text) for text in bare}
+    if len(numbers) > 1 or not quotas:
+        return None
+    return read_count(quotas[0].text) if None not in numbers else None
+
+
+# ---- structured fields ---------------------------------------------------------------------------
+
+# draft-ietf-httpapi-ratelimit-headers-10. The names may still change.
+_QUOTA, _UNIT, _WINDOW = "q", "qu", "w"
+_REMAINING, _RESET = "r", "t"
+
+
+def read_structured(families: Mapping[str, Lines], clock: Clock) -> tuple[list[Policy], bool]:
+    """Read RateLimit and RateLimit-Policy, each of the family with the highest precedence.
+
+    They are joined by name. Policies of older drafts, numbers with parameters, are accepted too.
+
+    Returns:
+        The policies, and whether RateLimit has the state of any of them.
+    """
+    drafts = [families[family] for family in FAMILIES if family in families]
+    states: dict[str, Policy] = {}
+    for name, parameters in _parse(next((it["state"] for it in drafts if "state" in it), ())):
+        remaining, seconds = _whole(parameters, _REMAINING), _whole(parameters, _RESET)
+        if -1 in (remaining, seconds) or (remaining is None and seconds is None):
+            continue
+        # Some servers send an epoch, against the draft: the value decides.
+        reset_after = None if seconds is None else read_reset(str(seconds), clock)
+        state = Policy(name, remaining=remaining, reset_after=reset_after)
+        states[name] = _tighter(states.get(name), state)
+    found = bool(states)
+    policies = next((it["policy"] for it in drafts if "policy" in it), ())
+    joined = [
+        policy
+        if (known := states.pop(policy.name or "", None)) is None
+        else policy._replace(remaining=known.remaining, reset_after=known.reset_after)
+        for policy in _POLICIES["\n".join(policies)]
+    ]
+    return joined + list(states.values()), found
+
+
+def _of_text(text: str) -> list[Policy]:
+    from http_sf import Token
+
+    lines = text.split("\n")
+    if any(line[:1].isdecimal() for line in lines):
+        return _policies(quota for line in lines for quota in _quotas(line))
+    policies: list[Policy] = []
+    for name, parameters in _parse(lines):
+        quota, seconds = _whole(parameters, _QUOTA), _whole(parameters, _WINDOW)
+        if quota is not None and quota >= 0:
+            unit = parameters.get(_UNIT)
+            word = str(unit) if isinstance(unit, str | Token) else None
+            window = float(seconds) if seconds and 0 < seconds < CAP else None
+            policies.append(Policy(name, quota, window, unit=word))
+    return policies
+
+
+# A server sends the same policies with each response, and parsing them is half of the work.
+_POLICIES = Memo(_of_text)
+
+
+def _whole(parameters: Mapping[str, object], key: str) -> int | None:
+    """Return a parameter; None if it is missing, -1 if it is no whole number from 0 on."""
+    value = parameters.get(key)
+    if value is None:
+        return None
+    return value if type(value) is int and value >= 0 else -1
+
+
+def _tighter(one: Policy | None, other: Policy) -> Policy:
+    """Return the partition with less remaining, or the later reset: either may be the client's."""
+    if one is None or one.remaining is None:
+        return other
+    if other.remaining is None:
+        return one
+    later = (other.reset_after or 0.0) > (one.reset_after or 0.0)
+    less = other.remaining - one.remaining
+    return other if less < 0 or (less == 0 and later) else one
+
+
+def _parse(lines: Iterable[str]) -> list[tuple[str, Mapping[str, object]]]:
+    """Return names and parameters of the members of a structured list."""
+    import http_sf
+
+    text = ", ".join(lines)
+    if not text or len(text) > _LONGEST_STRUCTURED or not text.isascii():
+        return []
+    try:
+        members = cast("list[tuple[Any, Any]]", http_sf.parse(text.encode(), tltype="list"))
+    except http_sf.StructuredFieldError:
+        return []
+    # A Token in place of a String is against the draft, but its own examples have some.
+    return [
+        (str(value), parameters)
+        for value, parameters in members
+        if isinstance(value, str | http_sf.Token)
+    ]

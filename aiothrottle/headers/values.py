@@ -1,9 +1,13 @@
-"""Parses one value of a header: a number, a duration, a date, or a reset of any of these forms."""
+"""Parses one value of a header: a number, a duration, a date, or a reset of any of these forms.
+
+Invariant: the time is linear in the length of the value, and a value that means nothing is None.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 from aiothrottle.headers.dates import parse_date
 
@@ -35,6 +39,51 @@ _PART = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s|m|h|d)"
 _ITEM = re.compile(
     r"(?:[ \t]*(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},)?[^,]+", re.IGNORECASE | re.ASCII
 )
+
+# Clocks drift apart by less than that, in seconds per second.
+_DRIFT = 1e-4
+# Seconds. No Date is that much behind the others, unless a clock was set back or it is of another
+# server: two seconds are from the cut and the renewal, the rest is latency.
+_SET_BACK = 3.0
+
+# Servers use few names repeatedly, but a hostile one may invent any number, of any length.
+_MOST_KEYS = 1024
+_LONGEST_KEY = 64
+
+Key = TypeVar("Key", bound=Sequence[str])
+Meaning = TypeVar("Meaning")
+
+
+class Memo(dict[Key, Meaning]):
+    """A dict that computes a missing value by a function. A hit costs no more than in any dict.
+
+    >>> lengths = Memo(len)
+    >>> lengths["four"], list(lengths)
+    (4, ['four'])
+    """
+
+    __slots__ = ("_function", "_longest", "_most")
+
+    def __init__(
+        self,
+        function: Callable[[Key], Meaning],
+        most: int = _MOST_KEYS,
+        longest: int = _LONGEST_KEY,
+    ) -> None:
+        super().__init__()
+        self._function = function
+        self._most = most
+        self._longest = longest
+
+    def __missing__(self, key: Key) -> Meaning:
+        """Compute the value, and keep it if the key is no longer than a real server's."""
+        meaning = self._function(key)
+        size = len(key) if isinstance(key, str) else sum(map(len, key))
+        if size <= self._longest:
+            if len(self) >= self._most:
+                self.clear()
+            self[key] = meaning
+        return meaning
 
 
 class ServerClock:
@@ -115,13 +164,11 @@ class Clock:
         return None if parsed is None else max(0.0, parsed.timestamp() - self.timestamp)
 
 
-def items(text: str) -> Iterator[str]:
+def items(text: str) -> Sequence[str]:
     """Split at commas, but not inside a date."""
     if "," not in text or len(text) > _LONGEST_LIST:
-        yield text
-        return
-    for match in islice(_ITEM.finditer(text), MOST_ITEMS):
-        yield match[0].strip(" \t")
+        return (text,)
+    return [match[0].strip(" \t") for match in islice(_ITEM.finditer(text), MOST_ITEMS)]
 
 
 def read_number(text: str) -> float | None:
@@ -200,29 +247,9 @@ def _until_epoch(number: float, clock: Clock) -> float | None:
     return None
 
 
-# Clocks drift apart by less than that, in seconds per second.
-_DRIFT = 1e-4
-# Seconds. No Date is that much behind the others, unless a clock was set back or it is of another
-# server: two seconds are from the cut and the renewal, the rest is latency.
-_SET_BACK = 3.0
-
-
 # Longer than any real value.
 _LONGEST = 100
 _FARTHEST = 366 * _DAY
-
-_MILLISECONDS = {"retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"}
-_PRECISE = (*sorted(_MILLISECONDS), "x-retry-in")
-# These count only without any of the others.
-_FALLBACKS = (
-    "x-retry-after",
-    "x-ratelimit-retry-after",
-    "x-rate-limit-retry-after",
-    "ratelimit-retry-after",
-    "rate-limit-retry-after",
-)
-WAITS = frozenset({"retry-after", *_PRECISE, *_FALLBACKS})
-"""Every header with a wait, in lower case."""
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
@@ -249,24 +276,11 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
     return None if len(value) > _LONGEST else read_delay(value, Clock(now))
 
 
-def read_wait(fields: Mapping[str, Iterable[str]], clock: Clock) -> float | None:
-    """Return the longest wait in the headers of `WAITS`, as every layer's limit must be kept.
-
-    A more precise header replaces Retry-After if that is the same wait, rounded up.
-    """
-    standard = _longest(fields, ("retry-after",), clock)
-    precise = _longest(fields, _PRECISE, clock)
-    if standard is None or precise is None:
-        wait = precise if standard is None else standard
-        return _longest(fields, _FALLBACKS, clock) if wait is None else wait
-    return precise if standard - 1.0 < precise else standard
-
-
 def read_delay(text: str, clock: Clock) -> float | None:
     """Parse one wait; return seconds, at most `CAP`."""
     number = read_number(text)
     if number is not None:
-        return delay_of(number, clock)
+        return number if number < EPOCHS_FROM else delay_of(number, clock)
     seconds = read_duration(text)
     if seconds is None:
         seconds = clock.until(text)
@@ -284,21 +298,43 @@ def delay_of(number: float, clock: Clock) -> float:
     return CAP
 
 
-def _longest(
-    fields: Mapping[str, Iterable[str]], names: Iterable[str], clock: Clock
-) -> float | None:
-    longest: float | None = None
-    for name in names:
-        for line in fields.get(name, ()):
+def _read_milliseconds(text: str, _: Clock) -> float | None:
+    number = read_number(text)
+    return None if number is None else min(number / 1000, CAP)
+
+
+# Ranks of waits: a more precise header replaces Retry-After, the last ones count without any other.
+_STANDARD, _PRECISE, _FALLBACK = range(3)
+WAITS: Mapping[str, tuple[int, Callable[[str, Clock], float | None]]] = {
+    "retry-after": (_STANDARD, read_delay),
+    "retry-after-ms": (_PRECISE, _read_milliseconds),
+    "x-ms-retry-after-ms": (_PRECISE, _read_milliseconds),
+    "x-amz-retry-after": (_PRECISE, _read_milliseconds),
+    "x-retry-in": (_PRECISE, lambda text, _: read_duration(text)),
+    "x-retry-after": (_FALLBACK, read_delay),
+    "x-ratelimit-retry-after": (_FALLBACK, read_delay),
+    "x-rate-limit-retry-after": (_FALLBACK, read_delay),
+    "ratelimit-retry-after": (_FALLBACK, read_delay),
+    "rate-limit-retry-after": (_FALLBACK, read_delay),
+}
+"""Every header with a wait, in lower case: its rank, and what reads one value."""
+
+
+def read_wait(fields: Mapping[str, Iterable[str]], clock: Clock) -> float | None:
+    """Return the longest wait in the headers of `WAITS`, as every layer's limit must be kept.
+
+    A more precise header replaces Retry-After if that is the same wait, rounded up.
+    """
+    longest: list[float | None] = [None, None, None]
+    for name, lines in fields.items():
+        rank, read = WAITS[name]
+        for line in lines:
             for item in items(line):
-                wait = _read(name, item, clock)
-                if wait is not None and (longest is None or wait > longest):
-                    longest = wait
-    return longest
-
-
-def _read(name: str, item: str, clock: Clock) -> float | None:
-    if name in _MILLISECONDS:
-        number = read_number(item)
-        return None if number is None else min(number / 1000, CAP)
-    return read_duration(item) if name == "x-retry-in" else read_delay(item, clock)
+                wait, known = read(item, clock), longest[rank]
+                if wait is not None and (known is None or wait > known):
+                    longest[rank] = wait
+    standard, precise, fallback = longest
+    if standard is None or precise is None:
+        wait = precise if standard is None else standard
+        return fallback if wait is None else wait
+    return precise if standard - 1.0 < precise else standard

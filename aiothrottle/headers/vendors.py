@@ -9,8 +9,6 @@ from typing import Any, TypeAlias, cast
 
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 
-__all__ = ["PROFILES", "profile_for"]
-
 # No name of a host (RFC 1035) or of a vendor is longer.
 _LONGEST = 255
 
@@ -76,8 +74,8 @@ def profile_for(host: str, also: Iterable[Profile] = ()) -> Profile | None:
     if len(host) > _LONGEST:
         return None
     host = host.lower().rstrip(".")
-    own = _find(host, _index(tuple(also)))
-    return own or _find(host, _ours())
+    own = tuple(also)
+    return (_find(host, _index(own)) if own else None) or _find(host, _ours())
 
 
 def _find(host: str, index: Mapping[str, Profile]) -> Profile | None:

@@ -19,7 +19,7 @@ from aiohttp import ClientResponse
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle._http.admission import AnyLimiter
-from aiothrottle.aiohttp.hold import Holds
+from aiothrottle.aiohttp.adapter import Holds
 from aiothrottle.headers import parse_rate_limit
 from aiothrottle.keyed import expect_outcomes
 from aiothrottle.limiter import RateLimiter

@@ -92,7 +92,7 @@ class Health:
         self._try_at = 0.0
         #: Whether a follower is trying the server now.
         self.is_tried: bool = False
-        self._followers: WeakKeyDictionary["Outage", None] = WeakKeyDictionary()
+        self._followers: WeakKeyDictionary[Outage, None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.counter.restart()
 

@@ -195,7 +195,7 @@ class LocalShare:
 
     @property
     def reserves_ahead(self) -> bool:
-        """Whether requests are decided when they arrive, not when they start: see `SharedWaitUntil`."""
+        """Whether requests are decided when they arrive, as `SharedWaitUntil` does it."""
         return isinstance(self._algorithm, WaitUntil)
 
     def wait(self, now: float, cost: float, divisor: float) -> float:

@@ -21,8 +21,8 @@ from aiothrottle.headers import (
     profile_for,
 )
 from aiothrottle.headers.fields import LAYOUTS
-from aiothrottle.headers.memo import Memo
-from aiothrottle.headers.structured import _POLICIES  # pyright: ignore[reportPrivateUsage]
+from aiothrottle.headers.quotas import _POLICIES  # pyright: ignore[reportPrivateUsage]
+from aiothrottle.headers.values import Memo
 from tests.headers.test_corpus import CASES
 from tests.support.effort import examples
 from tests.support.reading import NOW, read

@@ -74,6 +74,18 @@ async def test_throttled_body_is_retried(integration: Integration, throttled: Ha
         at.assert_granted(2)
 
 
+@pytest.mark.parametrize("form", ["sized", "chunked", "gzip, chunked"])
+@every(RETRIES)
+async def test_secondary_limit_of_unknown_host_is_retried(
+    integration: Integration, form: str
+) -> None:
+    """Its headers report the primary limit, of which much remains."""
+    headers = {"Content_Type": "application/json"} | {k.replace("-", "_"): RATE[k] for k in RATE}
+    throttled = in_form(encoded(GITHUB), form, 403, **headers)
+    async with integration.serve(throttled, in_json({"data": 1})) as at:
+        assert await at.send() == (200, encoded({"data": 1}))
+
+
 @every(LIMITS)
 async def test_throttled_body_pauses_the_limiter_and_is_returned(integration: Integration) -> None:
     profile = replace(PROFILE, least_backoff=30.0)
@@ -151,11 +163,14 @@ KNOWN: list[tuple[float, Answer, float]] = [
     (121, GITHUB_403, 240),
     (1000, GITHUB_429, 60),
     (0, (API, 403, JSON | RATE, {}), 0),
-    (0, (API, 403, RATE | {"Content-Type": "text/html"}, GITHUB), 0),
+    (0, (API, 403, RATE | {"Content-Type": "text/html"}, GITHUB), 60),
     (0, (API, 200, JSON | RATE, GITHUB), 0),
     (0, (API, 403, JSON | RATE | {"Retry-After": "7"}, GITHUB), 7),
     (0, (API, 403, JSON | RATE | {"X-RateLimit-Remaining": "0"}, {}), 1000),
-    (0, ("example.org", 403, JSON | RATE, GITHUB), 0),
+    # GitHub Enterprise, for example.
+    (0, ("example.org", 403, JSON | RATE, GITHUB), 5),
+    (0, ("example.org", 403, JSON | RATE, {"message": "Forbidden"}), 0),
+    (0, ("example.org", 403, RATE | {"Content-Type": "text/html"}, GITHUB), 5),
     (0, (SHOP, 200, JSON | {"X-Shopify-API-Version": "2025-01"}, GRAPHQL), 5),
     (0, (SHOP, 200, JSON, GRAPHQL), 0),  # without the header the body is not looked at
     (0, (AWS, 400, AMAZON, DYNAMODB), 5),

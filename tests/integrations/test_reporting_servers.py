@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from aiothrottle import RateLimiter, TokenBucket
-from aiothrottle._http import quotas
+from aiothrottle._http import origins
 from aiothrottle.events import Event, QuotaMissing
 from aiothrottle.headers import Profile, parse_rate_limit, profile_for
 from aiothrottle.httpx import ThrottledTransport
@@ -49,7 +49,7 @@ class VirtualDate(datetime):
 
 @pytest.fixture(autouse=True)
 def _virtual_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "datetime", VirtualDate)
+    monkeypatch.setattr(origins, "datetime", VirtualDate)
 
 
 class Load(httpx.AsyncBaseTransport):

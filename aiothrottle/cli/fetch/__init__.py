@@ -52,7 +52,7 @@ import aiohttp
 from aiothrottle import __version__
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.aiohttp.session import Sender
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
 from aiothrottle.cli.fetch.limits import Limiters, Limits

@@ -15,7 +15,7 @@ from aiohttp import ClientResponse
 from yarl import URL
 
 from aiothrottle.aiohttp.adapter import discard, origin_of
-from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.aiohttp.session import Sender
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
 from aiothrottle.cli.fetch.records import Record, described
