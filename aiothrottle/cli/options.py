@@ -19,6 +19,7 @@ from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
 # An attribute in a docstring, with its description.
+_PERCENT = re.compile(r"%(?!\()")
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 # The names of an option before that of its value.
 _NAMES = re.compile(r"\B--?[a-z-]+ ", re.IGNORECASE)
@@ -55,7 +56,7 @@ class Command:
         for title, kind in self.options.items():
             group = parser.add_argument_group(title) if title else parser
             # One % is that of a text, and %( of argparse.
-            texts = dict(_ATTRIBUTE.findall(re.sub(r"%(?!\()", "%%", getdoc(kind) or "")))
+            texts = dict(_ATTRIBUTE.findall(_PERCENT.sub("%%", getdoc(kind) or "")))
             for each in fields(kind):
                 if each.metadata:
                     _add(group, each, " ".join(texts.get(each.name, "").split()))

@@ -313,9 +313,9 @@ class SharedSemaphore:
             _settle(tries)
             return None
         outage.end_fallback()
-        told = outage.error_for(error)
-        _settle(tries, lambda: twin(told, self._observers.label))
-        return told
+        error = outage.error_for(error)
+        _settle(tries, lambda: twin(error, self._observers.label))
+        return error
 
     def _report(self, change: "StoreDown | StoreUp | None") -> None:
         """Report an outage, or its end."""

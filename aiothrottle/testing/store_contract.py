@@ -16,7 +16,6 @@ A failed check raises `AssertionError`.
 import asyncio
 import math
 import random
-import re
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -235,9 +234,21 @@ def named(name: str, check: _Check) -> _Check:
 
 def _of_table() -> Iterator[Check]:
     for algorithm, text in DECISIONS:
-        for name, steps in re.findall(r"^ +([a-z ]+):\n((?: +.*\d.*\n)+)", text, re.MULTILINE):
+        for name, steps in _blocks(text).items():
             title = f"{name.replace(' ', '_')}-{type(algorithm).__name__}"
-            yield named(title, partial(_follow, algorithm, re.findall(r"[^;\n]+", steps)))
+            yield named(title, partial(_follow, algorithm, steps))
+
+
+def _blocks(text: str) -> dict[str, list[str]]:
+    """Return the steps of a text of decisions by the title above them."""
+    blocks = dict[str, list[str]]()
+    title = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.endswith(":"):
+            title = line.removesuffix(":")
+        else:
+            blocks.setdefault(title, []).extend(filter(None, line.split(";")))
+    return blocks
 
 
 async def _follow(

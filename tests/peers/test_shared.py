@@ -88,7 +88,7 @@ async def test_limit_is_shared_through_a_file(column: str, tmp_path: Path) -> No
 
 def test_other_stores_exist() -> None:
     """Our MongoDB and memcached are tested in tests/stores; those of the peers only exist here."""
-    assert cell(SHARED, OURS) == "Redis, MongoDB, memcached"
+    assert cell(SHARED, OURS) == "SQLite, Redis, MongoDB, memcached"
     storage: Any = the_package("limits") and import_module("limits.aio.storage")
     assert storage.MongoDBStorage
     assert storage.MemcachedStorage

@@ -164,7 +164,7 @@ async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
     assert outputs[:2] == [b"", b""]
     instants = [[float(word) for word in output.split()] for output in outputs[2:]]
     assert greatest_count([it for each in instants for it in each], 0.2) <= 100
-    assert all(each[-1] - each[0] > 0.9 for each in instants)
+    assert all(each[-1] - each[0] > 0.6 for each in instants)  # after both were killed
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -121,9 +121,11 @@ async def _memcached(url: str) -> AsyncGenerator[Store]:
     try:
         yield MemcachedStore(client)
     finally:
-        # A task of emcache 1.3 that connects may lose its cancellation, and `close` waits for it.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(client.close(), _CLOSING)
+        # A task of emcache 1.3 that connects may lose its cancellation. `close` waits for it, and
+        # may lose its own: `asyncio.wait_for` would wait on.
+        closing = asyncio.create_task(client.close())
+        await asyncio.wait({closing}, timeout=_CLOSING)
+        closing.cancel()
 
 
 _FILE: Final = "sqlite:"
