@@ -12,17 +12,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from inspect import getdoc
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
 from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
-# An attribute in a docstring, with its description.
+# One % is that of a text, and %( of argparse.
 _PERCENT = re.compile(r"%(?!\()")
-_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
-# The names of an option before that of its value.
-_NAMES = re.compile(r"\B--?[a-z-]+ ", re.IGNORECASE)
 _RATES = "write 20 (per second), 10/s, 100/min, 5000/24h, 1/250ms or '1000 per hour'"
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 (5.6.2)
 _METHOD = re.compile(_NAME)
@@ -55,11 +53,10 @@ class Command:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         for title, kind in self.options.items():
             group = parser.add_argument_group(title) if title else parser
-            # One % is that of a text, and %( of argparse.
-            texts = dict(_ATTRIBUTE.findall(_PERCENT.sub("%%", getdoc(kind) or "")))
+            texts = _attributes(_PERCENT.sub("%%", getdoc(kind) or ""))
             for each in fields(kind):
                 if each.metadata:
-                    _add(group, each, " ".join(texts.get(each.name, "").split()))
+                    _add(group, each, " ".join(texts.get(each.name, [])))
 
     def execute(self, parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
         """Run with the parsed options, and return the exit status.
@@ -72,6 +69,21 @@ class Command:
         except ValueError as error:
             fail(parser, str(error))
         return self.run(parser, *made)
+
+
+def _attributes(text: str) -> dict[str, list[str]]:
+    """Return the words about each attribute in the docstring of a dataclass."""
+    found = dict[str, list[str]]()
+    words = list[str]()
+    for line in text.splitlines():
+        name, colon, rest = line.partition(": ")
+        if colon and name.startswith("    ") and name.strip().isidentifier() and name[4] != " ":
+            words = found[name.strip()] = rest.split()
+        elif line.startswith("     "):
+            words += line.split()
+        else:
+            words = []
+    return found
 
 
 def fail(parser: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -109,10 +121,11 @@ def option(
         default: The value if the option is not given.
         choices: The valid values.
     """
-    names = _NAMES.findall(usage)
-    metavar = usage.removeprefix("".join(names)) or None
+    words = usage.split()
+    names = [*takewhile(lambda word: word.startswith("-"), words)]
+    metavar = " ".join(words[len(names) :]) or None
     arguments = {"metavar": metavar, "type": parse, "default": default, "choices": choices}
-    return _field([*map(str.strip, names)], default, arguments)
+    return _field(names, default, arguments)
 
 
 def flag(also: str = "") -> Any:  # noqa: ANN401 - a bool
