@@ -19,6 +19,7 @@ examples(50).load_profile("default")
 LONG = {
     "tests/clients/": "imports and starts large packages",
     "tests/integrations/test_real_servers.py": "installs servers, and sends for seconds",
+    "tests/metrics/test_dashboard.py::test_browser": "starts a browser",
     "tests/outages/test_servers.py": "kills servers, and starts them again",
     "tests/project/test_docs.py::test_docstring_examples_give_their_output": "imports all modules",
     "tests/project/test_examples.py": "runs programs, several of them at once",

@@ -398,3 +398,17 @@ def test_resume_sends_the_request_of_the_missing_user(
         assert fetch(*run, "--resume").status == 0
     credentials = [it.headers["Authorization"].split()[1] for it in seen]
     assert [base64.b64decode(it).decode() for it in credentials] == users * 2
+
+
+def test_learned_rate_is_in_the_summary(fetch: Command, serve: Serve) -> None:
+    throttled = [always(429)] * 3
+    server = serve(in_turn(*throttled, always(), *throttled[:2], then=always()))
+    ended = fetch(*urls_of(server, 3), "--concurrency", "3")
+    assert ended.status == 0
+    found = re.search(
+        r"admits about (\S+)\. Next time give --rate \1, or in a program", ended.messages
+    )
+    assert found, ended.messages
+    assert f'RateLimiter("{found[1]}")' in ended.messages
+    known = fetch(*urls_of(server, 3), "--rate", "1000")
+    assert "admits about" not in known.messages

@@ -198,6 +198,7 @@ async def test_wrong_file_is_an_outage_with_its_reason(
 
 READ_ONLY = """
 import asyncio, os, sys
+import urllib.parse  # for `Path.as_uri`: later the standard library may not be readable
 from aiothrottle import SlidingWindowLog
 from aiothrottle.stores import SQLiteStore
 

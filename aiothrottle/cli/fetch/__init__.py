@@ -219,7 +219,7 @@ class Run:
             finally:
                 watch.cancel()
                 await asyncio.wait([watch])
-            report.ended(crawl.tally)
+            report.ended(crawl)
         output = self.results.output
         rest = ": the same with --resume fetches the rest" if output.can_resume else ""
         if trouble is not None:

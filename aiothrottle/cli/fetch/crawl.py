@@ -188,6 +188,12 @@ class Crawl:
         self._throttling = {host: None for host, seconds in pauses.items() if seconds > 0}
         return len(self._throttling), max(pauses.values(), default=0.0)
 
+    @property
+    def rate(self) -> float | None:
+        """The rate of the limiter of all requests, in tokens per second; None: it has none."""
+        limiter = self.sender.admission.limiter
+        return limiter.statistics().rate_limit if isinstance(limiter, RateLimiter) else None
+
     # ---- one task, and one line
 
     async def _work(self, work: _Work) -> None:

@@ -62,6 +62,7 @@ class Report:
         self._display = Display(screen, drawn=drawn)
         self._failures = 0
         self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
+        self._learns = not rates
         self._began_at = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -103,19 +104,33 @@ class Report:
         tally, (count, seconds) = crawl.tally, crawl.pauses
         latency = tally.latency()
         hosts = f"{count} hosts " if count > 1 else ""
-        return self._meter.parts(
+        parts = self._meter.parts(
             f"{tally.done} done",
             tally.failed,
             tally.throttled,
             "" if latency is None else f"latency {percentiles(latency)}",
             f"{hosts}paused for {clock(math.ceil(seconds))}" if count else "",
         )
+        if (rate := self._learned(crawl)) is not None:
+            parts.append((f"server admits about {about(rate)}", "yellow"))
+        return parts
 
-    def ended(self, tally: Tally) -> None:
+    def _learned(self, crawl: Crawl) -> float | None:
+        """Return the rate that the run has learned, in tokens per second."""
+        return crawl.rate if self._learns else None
+
+    def ended(self, crawl: Crawl) -> None:
         """Print the summary."""
-        if not self._quiet:
-            for line in _summary(tally, time.monotonic() - self._began_at):
-                self.say(line)
+        if self._quiet:
+            return
+        for line in _summary(crawl.tally, time.monotonic() - self._began_at):
+            self.say(line)
+        if (rate := self._learned(crawl)) is not None:
+            found = about(rate)
+            self.say(
+                f"The server admits about {found}. Next time give --rate {found}, or in a program "
+                f'RateLimiter("{found}").'
+            )
 
     def besides(self, records: int) -> None:
         """Print the number of records without a URL in the list, which may be another list's."""
@@ -165,6 +180,19 @@ def _summary(tally: Tally, seconds: float) -> Iterator[str]:
     statuses = [f"{status}: {count}" for status, count in sorted(tally.statuses.items())]
     if tally.failed:
         yield f"By status: {', '.join([*statuses, f'none: {none}'] if none else statuses)}."
+
+
+def about(rate: float) -> str:
+    """Return a rate in tokens per second with two digits, as a text that `Rate` reads.
+
+    >>> about(19.63), about(0.333), about(1234.0), about(1 / 3600)
+    ('20/s', '20/min', '1200/s', '1/h')
+    """
+    for seconds, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if (tokens := rate * seconds) >= 1.0 or unit == "h":
+            break
+    step = 10.0 ** (math.floor(math.log10(tokens)) - 1)
+    return f"{round(tokens / step) * step:g}/{unit}"
 
 
 def _counted(count: int, noun: str) -> str:
