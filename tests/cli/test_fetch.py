@@ -2,12 +2,17 @@
 
 import base64
 import re
+import sys
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from aiothrottle import Rate
 from aiothrottle.cli.fetch import report
+from aiothrottle.cli.fetch.crawl import Tally
 from aiothrottle.cli.fetch.results import open_output
 from tests.cli.conftest import Command, Serve, records_of
 from tests.cli.handlers import Seen, always, by_path, cut_off, in_turn, noting, to, urls_of
@@ -400,15 +405,16 @@ def test_resume_sends_the_request_of_the_missing_user(
     assert [base64.b64decode(it).decode() for it in credentials] == users * 2
 
 
-def test_learned_rate_is_in_the_summary(fetch: Command, serve: Serve) -> None:
-    throttled = [always(429)] * 3
-    server = serve(in_turn(*throttled, always(), *throttled[:2], then=always()))
-    ended = fetch(*urls_of(server, 3), "--concurrency", "3")
-    assert ended.status == 0
-    found = re.search(
-        r"admits about (\S+)\. Next time give --rate \1, or in a program", ended.messages
+@pytest.mark.parametrize("rates", [[], [Rate(1000)]])
+def test_learned_rate_is_in_progress_and_summary(
+    rates: list[Rate], capsys: pytest.CaptureFixture[str]
+) -> None:
+    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), rate=19.63)
+    printed = report.Report(report.Messages(), sys.stderr, rates, drawn=False)
+    shown = ("server admits about 20/s", "yellow") in printed._parts(crawl)
+    printed.ended(crawl)
+    summary = (
+        "The server admits about 20/s. Next time give --rate 20/s, or in a program "
+        'RateLimiter("20/s").'
     )
-    assert found, ended.messages
-    assert f'RateLimiter("{found[1]}")' in ended.messages
-    known = fetch(*urls_of(server, 3), "--rate", "1000")
-    assert "admits about" not in known.messages
+    assert (summary in capsys.readouterr().err) == shown == (not rates)
