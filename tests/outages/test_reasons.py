@@ -56,8 +56,10 @@ async def test_refused_connection_is_reported(driver: str) -> None:
 async def test_retrying_driver_reports_why_it_retries(driver: str) -> None:
     found = await reasons(driver, free_port(), timeout=0.4)
     # A call that is sent between two attempts ends with none.
-    assert any("Connect call failed" in reason for reason in found)
-    assert all(reason.startswith("no answer in time;") or "failed" in reason for reason in found)
+    refused = ["Connect call failed" in it or "Connection refused" in it for it in found]
+    assert any(refused)
+    for reason, known in zip(found, refused, strict=True):
+        assert known or reason.startswith("no answer in time;")
 
 
 async def test_memcached_error_names_the_logger_with_the_reason() -> None:

@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.project.test_architecture import ENTRY_POINTS
@@ -21,6 +22,10 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
+@pytest.mark.skipif(
+    tuple(map(int, aiohttp.__version__.split(".")[:2])) < (3, 14),
+    reason="an older aiohttp writes the type of a handler in another way",
+)
 def test_pages_are_those_that_the_script_writes(script: dict[str, Any]) -> None:
     stale: list[str] = []
     for path, text in script["pages"]():

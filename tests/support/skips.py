@@ -15,6 +15,7 @@ REMEDIES = {
     "AIOTHROTTLE_REAL_SERVERS": "`AIOTHROTTLE_REAL_SERVERS=FOLDER uv run pytest "
     "tests/integrations/test_real_servers.py` installs the servers into the folder",
     "token_throttle|sphinx": "run on Python 3.12 or newer",
+    "an older aiohttp": "run with aiohttp 3.14 or newer",
     "sys.monitoring": "run on Python 3.12 or newer",
     "matplotlib": "`uv sync`",
     "litellm": "`uv run --group litellm pytest tests/clients/test_litellm.py`",
