@@ -206,6 +206,8 @@ class Feedback:
 
     def restart(self) -> None:
         """Start anew with another clock, as the timestamps of the old one are void."""
+        if self.evidence is not None:
+            self.evidence = Evidence()
         if self.rate is not None:
             self.rate = RateControl(self.rate.adaptive)
         if self.slots is not None:

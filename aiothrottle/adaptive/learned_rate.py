@@ -119,7 +119,7 @@ class Evidence:
         self._begin(now)
         if before >= _ENOUGH:
             self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
-        if self.fewer <= _MOST_FEWER + self.needed - 1:
+        if self.fewer <= _MOST_FEWER + max(0, self.needed - 1):
             return False
         self.rate, self.fewer, self.signs, self.has_sign = math.inf, 0.0, 0, False
         self.needed += 1
@@ -132,6 +132,8 @@ class Evidence:
             rate: Tokens per second.
             now: The time.
         """
+        if self.since == -math.inf:
+            self.since = now  # the clock is another one than that of the last event
         if now - self.since < max(_MEMORY, _TOKENS / rate):
             return False
         self.rate, self.needed = rate, 0

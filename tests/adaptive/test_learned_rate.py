@@ -158,6 +158,17 @@ def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> N
     assert event(evidence, 5000.0, refused=1, admitted=0) == 20.0
 
 
+def test_rate_is_kept_on_another_clock() -> None:
+    limiter = without_rate()
+    run(rolling_window(20), 30.0, seed=3, limiter=limiter)
+    run(rolling_window(20), 5.0, seed=0, limiter=limiter)  # whose time is earlier
+    learned = limiter.statistics().rate_limit
+    assert learned is not None
+    evidence = Evidence()
+    assert not evidence.has_room(20.0, 50.0)
+    assert evidence.has_room(20.0, 650.0)
+
+
 def test_fewer_tokens_from_event_to_event_are_chance() -> None:
     evidence = Evidence()
     event(evidence, 0.0, refused=8, admitted=20)
