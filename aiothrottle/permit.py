@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from aiothrottle.headers import Profile, ServerLimits
     from aiothrottle.headers.limits import Headers
 
-__all__ = ["ONE", "Permit"]
-
 #: The default cost. It is compared by identity, so a default cost needs no check.
 ONE = 1.0
 

@@ -185,7 +185,7 @@ class Observers:
     def log_learned_rate(self, rate: float) -> None:
         """Log that a limiter without a rate has learned one; infinity: that it gives it up."""
         if rate == math.inf:
-            logger.info("%.200r has no rate any more: 429s did not depend on it", self.title)
+            logger.info("%.200r gives up the rate that it has learned", self.title)
         else:
             logger.info(
                 "%.200r has no rate, and the server throttles it: it learns one, from %s/s on",

@@ -17,8 +17,6 @@ from aiothrottle.algorithms.protocol import until
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
 
-__all__ = ["LONGEST_TRIAL", "Pause"]
-
 #: Seconds for which the others wait for the trial at the most. A server throttles sooner than that.
 LONGEST_TRIAL = 5.0
 

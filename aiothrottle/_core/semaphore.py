@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import asyncio
     import weakref
 
-__all__ = ["NO_LIMIT", "Semaphore"]
-
 #: Slots without a limit: more than can be in flight, and still a small integer for Python.
 NO_LIMIT = 1 << 29
 

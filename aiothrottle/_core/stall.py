@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["Collector", "Stall"]
-
 # Seconds without a released slot before a collection. If still no slot is released, other objects
 # may have become garbage: then the next collection follows after a wait longer by this factor.
 _SECONDS, _GROWTH = 0.5, 4.0

@@ -14,8 +14,6 @@ from aiothrottle import __version__
 if TYPE_CHECKING:
     from aiothrottle.cli.options import Command
 
-__all__ = ["full_parser", "main"]
-
 # Each is a module here, whose COMMAND has its options and runs it.
 _COMMANDS = {
     "fetch": "fetch lists of URLs, under limits",

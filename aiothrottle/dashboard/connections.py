@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import cast
 
-__all__ = ["Connections", "serving"]
-
 _MOST = 100
 # Seconds in which a connection has to complete its first or its next request.
 _PATIENCE = 5.0

@@ -19,8 +19,6 @@ from aiothrottle.metrics import gauges
 from aiothrottle.metrics.growth import Growth
 from aiothrottle.metrics.recorder import Counts, Recording
 
-__all__ = ["Feed", "Snapshot"]
-
 # Keys that are kept, and keys that are shown: the most recently active.
 _REMEMBERED, _SHOWN = 500, 50
 # Seconds over which a rate is averaged.

@@ -5,8 +5,6 @@ Invariant: memory is bounded, however often and for however long it is marked.
 
 from collections import deque
 
-__all__ = ["SHOWN", "History"]
-
 #: Seconds of the past that are kept.
 SHOWN = 120.0
 #: Points that are kept: more than the server marks in that time.

@@ -24,8 +24,6 @@ from aiothrottle.dashboard.feed import Feed
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
-__all__ = ["serve"]
-
 Facts = Callable[[], Mapping[str, str]]
 
 _BACKLOG = 32

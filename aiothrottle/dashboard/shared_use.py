@@ -8,8 +8,6 @@ from aiothrottle.keyed import engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics.gauges import AnyLimiter
 
-__all__ = ["shared_use"]
-
 
 async def shared_use(limiter: AnyLimiter) -> float | None:
     """Ask the store which part of the limit is in use, from 0 to 1.

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast
 from aiothrottle.hooks import Request
 from aiothrottle.llm.tokens import TokenCounter, measure
 
-__all__ = ["ANTHROPIC_PATHS", "OPENAI_PATHS", "Call", "Paths", "bounds_of", "model_of", "read_call"]
-
 Paths: TypeAlias = Mapping[str, Sequence[str]]
 """The ends of the paths that call a model, and the fields of their bodies that bound the output."""
 

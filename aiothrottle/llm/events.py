@@ -7,8 +7,6 @@ Invariant: the result depends on the bytes alone, not on the chunks in which the
 import re
 from collections.abc import Iterator
 
-__all__ = ["EventStream"]
-
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

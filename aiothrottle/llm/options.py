@@ -25,8 +25,6 @@ from aiothrottle.llm.tokens import TokenCounter, estimate_tokens
 from aiothrottle.llm.usage import CostOf, anthropic_cost, openai_cost
 from aiothrottle.retry import Retry
 
-__all__ = ["LLMOptions", "anthropic", "openai"]
-
 _OK, _LEAST_ERROR, _LEAST_FAILURE = 200, 400, 500
 _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
 

@@ -11,8 +11,6 @@ from typing import Any, cast
 from aiothrottle.llm.events import EventStream
 from aiothrottle.llm.usage import CostOf, read_object
 
-__all__ = ["EventUsage", "JsonUsage"]
-
 # Bytes of a body that is parsed whole. Of a longer one, which holds embeddings, the usage is at
 # the end: parsing megabytes would block the event loop.
 _WHOLE = 1 << 18

@@ -4,8 +4,6 @@ from typing import Any
 
 from aiothrottle.retry import Retry
 
-__all__ = ["retry"]
-
 _STATUSES = frozenset({408, 409, 429, *range(500, 600)})
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST"})
 

@@ -9,8 +9,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-__all__ = ["TokenCounter", "estimate_tokens", "measure", "tiktoken_counter"]
-
 TokenCounter: TypeAlias = Callable[[str], int]
 """Returns the number of tokens in a text."""
 

@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
-__all__ = ["CostOf", "anthropic_cost", "openai_cost", "read_object"]
-
 CostOf: TypeAlias = Callable[[Mapping[str, Any]], dict[str, float]]
 """Returns the final cost that a `usage` reports; of resources that it does not report, nothing."""
 

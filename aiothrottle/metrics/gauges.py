@@ -9,18 +9,6 @@ from aiothrottle.keyed import KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 
-__all__ = [
-    "AnyLimiter",
-    "Gauge",
-    "check",
-    "concurrency_limit",
-    "in_flight",
-    "paused_for",
-    "rates",
-    "tokens_per_second",
-    "waiting",
-]
-
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 Gauge: TypeAlias = Callable[[AnyLimiter], float | None]
 

@@ -5,8 +5,6 @@ Invariant: memory is bounded, however often and for however long it is marked.
 
 from collections import deque
 
-__all__ = ["Growth"]
-
 # The most values that are kept of a window, which may last a day.
 _KEPT = 500
 

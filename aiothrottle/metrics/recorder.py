@@ -16,8 +16,6 @@ from aiothrottle import events
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
-__all__ = ["Counted", "Counts", "Pauses", "Recorder", "Recording"]
-
 #: Events that are counted by their type and reason. Of `Granted`, costs and waits are summed.
 Counted: TypeAlias = (
     events.Rejected | events.Throttled | events.Paused | events.Retried | events.StoreDown

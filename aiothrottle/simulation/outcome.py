@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from aiothrottle._checks import number
 
-__all__ = ["Arrival", "Outcome", "Waits", "cells", "fairness", "table", "waits_of"]
-
 
 class Arrival(NamedTuple):
     """One request as the server saw it.

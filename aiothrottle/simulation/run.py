@@ -13,8 +13,6 @@ from aiothrottle.simulation.server import Server
 from aiothrottle.simulation.world import World
 from aiothrottle.testing.virtual_time import VirtualTimeLoop
 
-__all__ = ["simulate"]
-
 
 def simulate(
     client: Callable[[], RateLimiter],

@@ -14,8 +14,6 @@ from aiothrottle.testing.algorithms import (
 )
 from aiothrottle.testing.server import AlgorithmName
 
-__all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
-
 RetryAfter: TypeAlias = Literal["seconds", "exact", "none"]
 """The Retry-After of a 429: whole seconds (rounded up), exact seconds, or none."""
 

@@ -18,8 +18,6 @@ from aiothrottle.testing.audit import greatest_count
 if TYPE_CHECKING:
     from aiothrottle.testing.algorithms import ServerAlgorithm
 
-__all__ = ["World"]
-
 
 class World:
     """One simulation: the network, the server, and the records. Used once.

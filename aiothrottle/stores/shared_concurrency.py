@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from aiothrottle._checks import check_number, check_whole
 
-__all__ = ["SharedConcurrency"]
-
 
 @dataclass(frozen=True, slots=True)
 class SharedConcurrency:

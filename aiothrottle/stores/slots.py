@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from aiothrottle.algorithms.protocol import LATEST
 from aiothrottle.stores.store import Key, Store, check_key
 
-__all__ = ["Claim", "Granted", "SlotStore", "SlotTable", "slots_key"]
-
 _SEAL = b"slots 1 "
 _UNKNOWN = ".unknown"  # no owner has such a name
 

@@ -10,8 +10,6 @@ import math
 from collections import deque
 from typing import Protocol
 
-__all__ = ["FixedWindow", "ServerAlgorithm", "SlidingWindowLog", "TokenBucket"]
-
 
 class ServerAlgorithm(Protocol):
     """What a server needs of an algorithm: when it admits the next request, and to count it."""

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Audit", "RecordedRequest", "greatest_count"]
-
 
 @dataclass(slots=True, eq=False)
 class RecordedRequest:

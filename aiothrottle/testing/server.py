@@ -23,8 +23,6 @@ from aiothrottle.testing.algorithms import (
 )
 from aiothrottle.testing.audit import Audit, RecordedRequest
 
-__all__ = ["AlgorithmName", "RateLimitedServer", "Refusal", "linked_pages"]
-
 AlgorithmName: TypeAlias = Literal["sliding-window-log", "fixed-window", "token-bucket"]
 Refusal: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 

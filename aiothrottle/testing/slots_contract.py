@@ -21,8 +21,6 @@ from aiothrottle.stores import Claim, Granted, Key, SlotStore
 from aiothrottle.testing.store_contract import named
 from aiothrottle.testing.virtual_time import ManualClock
 
-__all__ = ["SLOT_CHECKS", "Owner"]
-
 Make: TypeAlias = Callable[[], SlotStore]
 SlotCheck: TypeAlias = Callable[[Make, ManualClock], Awaitable[None]]
 

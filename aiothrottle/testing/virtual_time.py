@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["ManualClock", "VirtualTimeLoop"]
-
 
 class _JumpingSelector(selectors.DefaultSelector):
     """A selector that never waits for a timeout, but calls `jump` instead.

@@ -1,5 +1,6 @@
 """A limiter without a rate learns one: in front of servers, in virtual time, and the evidence."""
 
+import asyncio
 import logging
 import math
 import random
@@ -9,6 +10,7 @@ import pytest
 
 from aiothrottle import RateLimiter, events
 from aiothrottle.adaptive.learned_rate import Evidence
+from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds
 from tests.support.server_limits import (
@@ -93,6 +95,29 @@ def test_learned_rate_shows_in_statistics_events_and_log(caplog: pytest.LogCaptu
     assert rates[0][0] == math.inf
     assert limiter.statistics().rate_limit == pytest.approx(20.0, rel=0.05)
     assert "has no rate, and the server throttles it: it learns one" in caplog.text
+    assert "gives up" not in caplog.text
+
+
+@virtual
+async def test_rate_is_given_up_where_the_server_throttles_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    limiter = without_rate()
+    ThrottledTransport(limiter)  # which reports the outcomes
+    for permit in [await limiter.acquire() for _ in range(8)]:
+        permit.report_throttled(1.0)
+        permit.release()
+    for throttled, sleep in ((True, 10.0), (False, 500.0), (False, 100.0), (False, 0.0)):
+        async with limiter.throttle() as permit:
+            if throttled:
+                permit.report_throttled(1.0)
+            else:
+                permit.report_success()
+        assert limiter.statistics().rate_limit is not None or not sleep
+        await asyncio.sleep(sleep)
+    assert limiter.statistics().rate_limit is None
+    assert caplog.messages[-1] == "'concurrency_limit=8' gives up the rate that it has learned"
 
 
 @virtual
