@@ -1,7 +1,8 @@
 """Stores of shared limits: in this process, or in a server that all processes reach.
 
-`MemoryStore` is here; each of the others is in a module of its own, which imports its driver:
-`aiothrottle.stores.redis`, `aiothrottle.stores.mongo`, `aiothrottle.stores.memcached`.
+`MemoryStore` and `SQLiteStore` are here; each of the others is in a module of its own, which
+imports its driver: `aiothrottle.stores.redis`, `aiothrottle.stores.mongo`,
+`aiothrottle.stores.memcached`.
 `Store` is their base, and `SlotStore` the base of stores that can share slots too; `SwapStore` is
 the base for a store of your own.
 """

@@ -28,11 +28,11 @@ _AFTER_CANCELLATION = 0.01
 class Order(NamedTuple):
     """A call that is due, and what takes its outcome."""
 
-    #: The call of the store, which begins when it is awaited.
+    #: The call of the store, to be awaited at once.
     call: Awaitable[Any]
     #: Takes the answer. Returns whether there is something new for the queue.
     fill: Callable[[Any], bool]
-    #: Takes the error. Returns the error that the waiters raise; None: they wait on.
+    #: Takes the error of either. Returns the error that the waiters raise; None: they wait on.
     fail: Callable[[Exception], Exception | None]
     #: Called if the task is cancelled during the call.
     stop: Callable[[], None] = lambda: None
@@ -139,17 +139,17 @@ class Caller:
         while isinstance(order := part.order(), Order):
             call, fill, fail, stop = order
             try:
-                answer = await call
+                is_new = fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
                 raised = fail(error)
                 if serve is not None:
                     serve(raised)
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
-            except BaseException:
+            except asyncio.CancelledError:  # no other: a dead task is closed whenever it is found
                 stop()
                 raise
-            if fill(answer) and serve is not None:
+            if is_new and serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
         self._set_timer(loop, order)

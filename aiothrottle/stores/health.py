@@ -58,7 +58,6 @@ class Health:
     def __init__(self, store: Store, node: str = "", counter: ProcessCounter | None = None) -> None:
         self._name = f"{type(store).__name__} {node}".rstrip()
         self.counter: ProcessCounter = counter or ProcessCounter()
-        self._reported_at: float | None = None
         #: The number of the last outage, or of the present one.
         self.outage: int = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,6 +84,8 @@ class Health:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
+        # When the outage was logged, if there is one.
+        self._reported_at: float | None = None
         #: Calls that failed one after the other.
         self.failures: int = 0
         #: The error of the last of them.

@@ -271,7 +271,7 @@ class FailoverStore(Store):
         """Call the store, and record there what was spent."""
         assert self._last_used is not None
         (key, algorithm), store, fallback = self._last_used, self._guarded, self._fallback
-        spent = fallback.spent
+        spent, this = fallback.spent, self._task
         assert spent is not None
         try:
             answer = await store.peek(key, algorithm, 0.0)
@@ -292,7 +292,8 @@ class FailoverStore(Store):
         except Exception:  # noqa: BLE001, S110 - the store answers: the next call raises the same
             pass
         finally:
-            self._returning = False
+            if self._task is this:  # else it is the task of a closed loop
+                self._returning = False
         self._end_outage()
         self._outage.health.end_outage()
 
@@ -350,10 +351,11 @@ class FailoverStore(Store):
     async def close(self) -> None:
         """Leave no task."""
         self._recorded = self._fallback.spent = None
+        task, self._task = self._task, None  # so that its end has it try no more
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
         self._outage.unfollow()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
         if self._timer is not None:
             self._timer.cancel()
 

@@ -658,6 +658,7 @@ class SharedBucket:
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop."""
         self.store.restart(loop, self._bucket.clock)
+        self._tokens, self._turn, self._turn_until = 0.0, 0.0, -math.inf
         self.ask_again()
         self._prefetch.reset()
         self._bucket.now()  # a request that just started has used a reservation

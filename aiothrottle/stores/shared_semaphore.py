@@ -143,9 +143,10 @@ class SharedSemaphore:
         self._is_woken = False
         # The next pause between two calls if it does not.
         self._pause = _PAUSE
-        # How many requests use a slot only if one is free now (`try_acquire`, `peek`), and the
-        # futures of those that need a call for that: each is settled, or left to the next call.
-        self._trying = 0
+        # A mark for each request that uses a slot only if one is free now (`try_acquire`, `peek`),
+        # and the futures of those that need a call for that: each is settled, or left to the next
+        # call.
+        self._trying: set[object] = set()
         self._tries: list[asyncio.Future[None]] = []
 
     # ---- what the engine asks --------------------------------------------------------------------
@@ -181,7 +182,8 @@ class SharedSemaphore:
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        self._trying += 1
+        trying, mark = self._trying, object()
+        trying.add(mark)
         try:
             self.tidy()
             if asks and not (self._semaphore.free or self._outage.serves):
@@ -191,7 +193,7 @@ class SharedSemaphore:
                 await answered
             yield
         finally:
-            self._trying -= 1
+            trying.discard(mark)
             self._changed(None)
 
     # ---- what is claimed, and when ---------------------------------------------------------------
@@ -216,7 +218,7 @@ class SharedSemaphore:
     def _count(self) -> tuple[int, int]:
         """Return how many slots are held and of use, and how many more would be of use."""
         semaphore = self._semaphore
-        of_use = (self._startable(_MOST_WANTED) or 0) + self._trying
+        of_use = (self._startable(_MOST_WANTED) or 0) + len(self._trying)
         free = semaphore.free
         most = _MOST_WANTED
         if self.shared.per_process is not None:
@@ -346,7 +348,7 @@ class SharedSemaphore:
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002 - it has no timer
         """Begin anew on another loop, with the requests that are still in flight."""
         self._semaphore.add(-self._semaphore.free)
-        self._trying, self._tries = 0, []  # the requests of the old one are dead
+        self._trying, self._tries = set(), []  # the requests of the old one are dead
         self._stop_listening()
         if self._ask_at < math.inf:
             self._ask_at = -math.inf  # the clock may be another one

@@ -175,7 +175,8 @@ def _run(path: Path, patience: float, batches: "SimpleQueue[_Batch]") -> None:
                 if connection is None or not opened or opened != _inode(path):
                     if connection is not None:
                         connection.close()
-                    opened, connection = 0, _connect(path, patience)
+                    connection, opened = None, 0  # also if the file cannot be opened now
+                    connection = _connect(path, patience)
                     _prepare(connection, patience)
                     opened = _inode(path)
                 future.set_result(_execute(connection, statements))

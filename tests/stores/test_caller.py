@@ -170,3 +170,29 @@ async def test_close_makes_the_last_calls_and_takes_unused_answers() -> None:
     await cancel(asking)
     await caller.close()
     assert (part.filled, unused, others()) == (["0"], ["3"], set())
+
+
+@virtual
+async def test_answer_that_cannot_be_taken_is_an_error_of_the_call() -> None:
+    part = Orders(0.0, 0.0)
+    served: list[Exception | None] = []
+
+    class Queue:
+        def serve(self, error: Exception | None) -> None:
+            served.append(error)
+
+    queue = Queue()
+    caller = Caller(part, "calls", queue.serve)
+    caller.restart(asyncio.get_running_loop())
+    wrong = ValueError("malformed")
+
+    def refuse(answer: str) -> bool:
+        raise wrong if answer else AssertionError
+
+    part.fill = refuse  # type: ignore[method-assign]
+    caller.start()
+    await asyncio.sleep(1)
+    await turns(3)
+    assert served == [wrong]
+    await asyncio.sleep(5)
+    assert len(part.made) == 2

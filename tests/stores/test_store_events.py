@@ -113,3 +113,22 @@ async def test_recovery_of_idle_is_logged(choice: Choice, caplog: pytest.LogCapt
         closed = RateLimiter("20/s", store=client, key="a", on_store_error=choice)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
     await other.aclose()
+
+
+@virtual
+async def test_limiter_that_is_closed_while_it_tries_the_server_reports_nothing_more() -> None:
+    server = Server()
+    store = Client(server)
+    closed, other = (
+        RateLimiter("9/s", store=store, key=key, on_store_error="local") for key in "ab"
+    )
+    events: list[Event] = []
+    closed.observe(events.append)
+    server.mode = "refuses"
+    await ask(closed, 0.1)
+    server.mode = "stalls"
+    await ask(closed, 0.5)  # it tries the server
+    await closed.aclose()
+    server.mode = "up"
+    await ask(other, 3.0)
+    assert [type(event) for event in of_the_store(events)] == [StoreDown]

@@ -176,7 +176,7 @@ NUMBERS = [0.1, 1 / 3, 1.0, 3.0, 1e16, 2.0**53, 1.0 + 2**-52, 2.0**-53, 2.0**-60
 
 async def test_script_arithmetic_equals_python_arithmetic(client: Any) -> None:
     """Sums that are rounded once, and the next number above."""
-    algorithms = RECORD.partition("-- The methods of a record in stores/ledger.py")[0]
+    algorithms = RECORD.partition("-- The methods of a record in stores/record.py")[0]
     code = """
         local numbers = {}
         for place, packed in ipairs(ARGV) do numbers[place] = struct.unpack('<d', packed) end

@@ -395,3 +395,16 @@ async def test_cancelled_wait_for_a_lock_ends_at_once(store: SQLiteStore, path: 
         closing_down.cancel()
     await many(store, 3)
     assert await spent(store) in {4, 5}  # it is not known whether the call was executed
+
+
+async def test_file_that_was_away_is_used_again(tmp_path: Path) -> None:
+    folder, away = tmp_path / "disk", tmp_path / "away"
+    folder.mkdir()
+    store = SQLiteStore(folder / "limits.db")
+    await store.record("key", HOURLY)
+    folder.rename(away)
+    with pytest.raises(StoreUnavailable):
+        await store.record("key", HOURLY)
+    away.rename(folder)
+    assert await spent(store) == 1
+    await store.aclose()

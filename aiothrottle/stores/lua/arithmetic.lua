@@ -7,7 +7,7 @@ local floor, ceil, abs, huge = math.floor, math.ceil, math.abs, math.huge
 local DAMAGED = 'damaged'
 local function damage() error(DAMAGED, 0) end
 
-local LATEST = 1e10  -- as in ledger.py
+local LATEST = 1e10  -- as in algorithms/protocol.py
 local MOST = 2 ^ 53  -- as in dumps.py
 
 local function max(a, b) if a >= b then return a else return b end end

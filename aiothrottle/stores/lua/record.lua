@@ -1,4 +1,4 @@
--- The methods of a record in stores/ledger.py, once more, on the server's clock and atomically.
+-- The methods of a record in stores/record.py, once more, on the server's clock and atomically.
 --
 -- KEYS: the record, the answer to this request, a log for each sliding window log
 -- ARGV: method; seal and numbers of the algorithm; milliseconds for which the answer is kept,
@@ -9,7 +9,7 @@
 -- driver retries it, it gets the same answer. A damaged record is replaced by one that is exhausted,
 -- and the answer begins with "damaged".
 
-local EPOCH = 1767225600  -- as in ledger.py
+local EPOCH = 1767225600  -- as in record.py
 local LONGEST = 1e13  -- milliseconds: three hundred years
 
 local OTHER = 'other algorithm'

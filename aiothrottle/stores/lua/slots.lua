@@ -10,7 +10,7 @@
 -- slots are taken for a lease: by then each living owner has claimed. The last number of the answer
 -- says so.
 
-local EPOCH = 1767225600  -- as in ledger.py
+local EPOCH = 1767225600  -- as in record.py
 
 local call, max, ceil, floor, abs = redis.call, math.max, math.ceil, math.floor, math.abs
 local leases, parts, queue = KEYS[1], KEYS[2], KEYS[3]

@@ -1,0 +1,164 @@
+"""A limiter with a store on a second loop: what is left of the first one changes nothing there.
+
+Tasks of a closed loop stay suspended, and their `finally` runs whenever they are collected.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from aiothrottle import RateLimiter, SharedConcurrency
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores import MemoryStore
+from aiothrottle.testing import VirtualTimeLoop
+from tests.support.virtually import now, turns
+
+
+@pytest.fixture(autouse=True)
+def _no_automatic_collection(no_automatic_collection: None) -> None:
+    """Collect only where a test says so."""
+
+
+class Slow(MemoryStore):
+    """Hangs in one method until it is released, or fails in all."""
+
+    __slots__ = ("calls", "hanging", "hangs_in", "is_down")
+
+    def __init__(self, hangs_in: str = "") -> None:
+        super().__init__()
+        self.hangs_in = hangs_in
+        self.is_down = False
+        self.hanging: list[asyncio.Future[None]] = []
+        self.calls: list[tuple[str, float]] = []
+
+    async def _execute(self, key: Any, algorithm: Any, step: Any) -> Any:
+        if self.is_down:
+            raise StoreUnavailable("no server")
+        self.calls.append((step.method, sum(step.costs)))
+        if step.method == self.hangs_in:
+            self.hanging.append(asyncio.get_running_loop().create_future())
+            await self.hanging[-1]
+        return await super()._execute(key, algorithm, step)
+
+
+def on_a_loop(
+    main: Callable[[], Coroutine[Any, Any, None]],
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualTimeLoop,
+) -> None:
+    """Run to its end, and close the loop with all tasks that are left, as they are."""
+    loop = new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What closed loops log about the tasks that they leave is no concern here."""
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    caplog.set_level(logging.INFO, "aiothrottle")  # which is the handler's, too
+    yield caplog
+    gc.collect()
+
+
+@pytest.mark.usefixtures("quiet")
+def test_dead_try_takes_no_slot_of_waiters() -> None:
+    store = Slow("reserve")
+    limiter = RateLimiter(
+        "100/s", concurrency_limit=SharedConcurrency(5), store=store, key="k", guard=0
+    )
+
+    async def first() -> None:
+        trying = asyncio.create_task(limiter.try_acquire())
+        await asyncio.sleep(1)
+        assert not trying.done()
+
+    async def second() -> None:
+        store.hangs_in = ""
+        store.hanging.clear()
+        async with limiter.throttle():
+            gc.collect()
+        async with asyncio.timeout(1), limiter.throttle():
+            pass
+
+    on_a_loop(first)
+    on_a_loop(second)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_debt_is_recorded_once() -> None:
+    store = Slow("record")
+    limiter = RateLimiter("1000/s", store=store, key="k", guard=0)
+
+    async def first() -> None:
+        async with limiter.throttle() as permit:
+            permit.settle(50)
+        await turns(20)
+        assert len(store.hanging) == 1
+
+    async def second() -> None:
+        store.calls.clear()
+        store.hanging.clear()
+        waiting = asyncio.create_task(limiter.acquire())
+        await turns(20)
+        assert len(store.hanging) == 1
+        gc.collect()
+        store.hanging[0].set_result(None)
+        await turns(20)
+        await waiting
+
+    # On one clock: the debt is of the first loop.
+    on_a_loop(first, asyncio.new_event_loop)
+    on_a_loop(second, asyncio.new_event_loop)
+    assert [call for call in store.calls if call[0] == "record"] == [("record", 49.0)]
+
+
+def test_outage_on_each_loop_is_logged(quiet: pytest.LogCaptureFixture) -> None:
+    store = Slow()
+
+    async def use() -> None:
+        async with RateLimiter("9/s", store=store, key="k", on_store_error="open") as limiter:
+            async with limiter.throttle():
+                pass
+            await turns(3)
+
+    for is_down in (True, False, True):
+        store.is_down = is_down
+        on_a_loop(use)
+    failed = [message for message in quiet.messages if "fails" in message]
+    assert len(failed) == 2, quiet.messages
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("end", [3.0 + step / 80 for step in range(8)])
+def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
+    store = MemoryStore()
+    limiters = [RateLimiter("10/s", store=store, key="k", guard=0) for _ in range(6)]
+
+    async def use(limiter: RateLimiter) -> None:
+        while True:
+            async with limiter.throttle():
+                pass
+
+    async def first() -> None:
+        await asyncio.sleep(3600)
+        tasks = [asyncio.create_task(use(limiter)) for limiter in limiters]
+        await asyncio.sleep(end)
+        assert not any(task.done() for task in tasks)
+
+    async def second() -> None:
+        begun = now()
+        for limiter in limiters:
+            async with limiter.throttle():
+                pass
+        assert now() - begun < 10.0
+
+    on_a_loop(first)
+    on_a_loop(second)
