@@ -44,8 +44,10 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
-# longer: at least, and up to, so many requests.
-_SHORTEST, _LONGEST, _LEAST_REQUESTS, _REQUESTS = 10.0, 60.0, 20.0, 200.0
+# longer, up to so many requests.
+_SHORTEST, _LONGEST, _REQUESTS = 10.0, 60.0, 200.0
+# Below this rate, in tokens per second, only a few tokens are admitted between two events.
+_SLOW = 0.5
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
@@ -160,9 +162,11 @@ class AdaptiveRate:
             if not state.is_open:
                 self._cut(state)
                 state.is_open = True
-                # The server has room for it since the pause, or since the pace made it wait.
-                since = max(state.closed_until, sent_at - 1.0 / state.rate)
-                state.opened_at, state.admitted = min(since, sent_at), 0.0
+                state.opened_at, state.admitted = sent_at, 0.0
+                if state.rate < _SLOW:
+                    # Of few tokens the wait for the first one is a part of the average.
+                    since = max(state.closed_until, sent_at - 1.0 / state.rate)
+                    state.opened_at = min(since, sent_at)
             self._count(state, now, sent_at, cost)
         state.opened_at = min(state.opened_at, sent_at)
         state.admitted += cost
@@ -182,8 +186,7 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            shortest = max(_SHORTEST, _LEAST_REQUESTS / state.rate)
-            scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
+            scale = max(_LONGER * state.used, 0.5 * state.scale, _SHORTEST)
             state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
             state.throttled_rate, state.throttled_at = state.rate, sent_at
             state.was_early, state.pause = state.used < _WINDOW, pause
