@@ -269,7 +269,7 @@ def prose(text: str) -> str:
 
 
 def entries(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the names of a section with what is said of them."""
+    """Yield the names of a section with their descriptions."""
     name, lines = "", list[str]()
     for line in textwrap.dedent(text).splitlines():
         found = None if line.startswith(" ") else ENTRY.match(line)
@@ -533,10 +533,10 @@ def block(level: int, name: str, code: str, doc: str, *more: str) -> str:
 
 
 def value_text(module: ModuleType, name: str) -> str:
-    """Return what is said of a name that is neither a class nor a function.
+    """Return the description of a name that is neither a class nor a function.
 
     Raises:
-        LookupError: Nothing is said of it.
+        LookupError: It has none.
     """
     full = f"{module.__name__}.{name}"
     if full in VALUES:

@@ -1,6 +1,7 @@
 """The command line, ``aiothrottle COMMAND``, with one module for each command."""
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -27,6 +28,9 @@ _UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: (\S+)")
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 # The exit status of a program that a signal ended: 128 and the number of SIGINT, or of SIGPIPE.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
+# That of an output that cannot be written, and the errors of a full disk, a full quota, a bad disk.
+_NOT_WRITTEN = 3
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,9 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nInterrupted.", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # the reader closed the output
-        # The interpreter flushes the rest when it exits, and that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _drop_output()
+        print(f"aiothrottle: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return _NOT_WRITTEN
+
+
+def _drop_output() -> None:
+    """Have the interpreter drop the rest when it exits: that must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,8 +88,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _meant(given: str, known: Sequence[str]) -> str:
-    near = get_close_matches(given, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    # The dashes alone would make any two options similar.
+    names = {name.lstrip("-"): name for name in known}
+    given = given.lstrip("-")
+    near = [name for name in names if name.startswith(given)] or get_close_matches(given, names)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -107,7 +107,10 @@ WRONG = [
     ("fetch http://a/ -X 'GET /'", "must be a method such as GET"),
     ("fetch http://a/ -d @no/such/file", "no/such/file cannot be read"),
     ("fetch http://a/ --rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),
-    ("fetch http://a/ --rate 5/s --burst 6", "burst=6 is more than the limit"),
+    (
+        "fetch http://a/ --rate 5/s --burst 6",
+        "--burst 6 is more than --rate 5/s admits at once: give",
+    ),
     ("fetch http://a/ --rate 5/s --burst 0", "--burst: must be a whole number from 1"),
     ("fetch http://a/ --burst 2", "--burst bounds the use of a rate: give --rate"),
     ("fetch http://a/ --guard 1", "--guard stretches the period of a rate"),
@@ -122,7 +125,10 @@ WRONG = [
     ("fetch http://a/ --rate =5/s", "--rate: must be a rate such as 10/s, or with its"),
     ("fetch http://a/ --rate 5/s --rate tokens=9/s", "only some of the rates of --rate name a"),
     ("fetch http://a/ --rate tokens=9/s --per-host 5/s", "those of --per-host do not"),
-    ("fetch http://a/ --rate tokens=9/s --burst 1", "burst may have the resources tokens"),
+    (
+        "fetch http://a/ --rate tokens=9/s --burst 1",
+        "--burst bounds requests: give --rate requests=10/s",
+    ),
     ("fetch http://a/ --profile other", "argument --profile: invalid choice: 'other'"),
     ("fetch http://a/ --profile openai --rate 9/s", "openai charges tokens: give their limits"),
     ("fetch http://a/ --profile anthropic --rate tokens=9/s", "charges input_tokens and output_to"),
@@ -141,6 +147,9 @@ WRONG = [
     ("ftch x", "unknown command 'ftch'; did you mean fetch?"),
     ("fetch --rte 5", "unknown option --rte; did you mean --rate?"),
     ("fetch --conc=3", "unknown option --conc; did you mean --concurrency?"),
+    ("fetch --concurency=3", "unknown option --concurency; did you mean --concurrency?"),
+    ("fetch --user=a:b", "unknown option --user\n"),
+    ("fetch --proxy=x", "unknown option --proxy\n"),
     ("demo more", "unknown argument more"),
     ("fetch --rate foo", "write 20 (per second), 10/s, 100/min"),
     ("demo --rate 0/s", "--rate: the limit of a rate must be a finite number"),
@@ -270,3 +279,24 @@ def test_missing_package_is_named(
     ended = command(*arguments.split())
     assert (ended.status, ended.printed) == (2, ""), "no run that ends in nothing"
     assert f"pip install 'aiothrottle-client[{extra}]'" in ended.messages
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")
+@pytest.mark.parametrize("arguments", ["--help", "simulate --seconds 5"])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_full_disk_is_one_line(arguments: str, *, buffered: bool) -> None:
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "aiothrottle"]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [*command, *arguments.split()],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[-1] == (
+        "aiothrottle: the output cannot be written: No space left on device"
+    )
+    assert "Traceback" not in ended.stderr

@@ -13,7 +13,7 @@ import pytest
 from aiothrottle import Rate
 from aiothrottle.cli.fetch import report
 from aiothrottle.cli.fetch.crawl import Tally
-from aiothrottle.cli.fetch.results import open_output
+from aiothrottle.cli.fetch.results import Folder, open_output
 from tests.cli.conftest import Command, Serve, records_of
 from tests.cli.handlers import Seen, always, by_path, cut_off, in_turn, noting, to, urls_of
 from tests.support.background import background
@@ -361,6 +361,17 @@ def test_two_runs_do_not_write_to_one_file(fetch: Command, out: Path) -> None:
     other.close()
     assert ended.status == 2
     assert f"another aiothrottle writes to {out}" in ended.messages
+
+
+def test_two_runs_do_not_write_to_one_folder(fetch: Command, tmp_path: Path) -> None:
+    other = Folder(tmp_path / "pages")
+    other.take()
+    arguments = "http://127.0.0.1:1/", "--output-dir", tmp_path / "pages", "--retry", "0"
+    ended = fetch(*arguments)
+    assert ended.status == 2
+    assert f"another aiothrottle writes to {tmp_path / 'pages'}" in ended.messages
+    other.close()
+    assert fetch(*arguments, "--resume").status == 1
 
 
 def test_full_disk_ends_the_run(command: Command, serve: Serve) -> None:

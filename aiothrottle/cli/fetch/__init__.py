@@ -141,7 +141,7 @@ def _run(
     try:
         return asyncio.run(run.run())
     finally:
-        results.output.close()
+        results.close()
 
 
 def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
@@ -218,7 +218,8 @@ class Run:
                 trouble = f"the list cannot be read: {error.strerror}"
             finally:
                 watch.cancel()
-                await asyncio.wait([watch])
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watch
             report.ended(crawl)
         output = self.results.output
         rest = ": the same with --resume fetches the rest" if output.can_resume else ""

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from aiothrottle import llm
+from aiothrottle._checks import number
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.algorithms import TokenBucket
@@ -169,8 +170,22 @@ class Limits:
                 "the rates of --rate name resources, and those of --per-host do not: name them "
                 "too, such as --per-host requests=5/s"
             )
-        if self.burst is not None:
-            self._make(None)  # it may be more than a rate ever admits
+        self._check_burst()
+
+    def _check_burst(self) -> None:
+        """Reject a burst that a rate never admits, or that no rate bounds."""
+        for option_, rates in (("--rate", self.rates), ("--per-host", self.host_rates)):
+            if self.burst is None or not rates:
+                continue
+            of_requests = rates.get(REQUESTS, ()) if isinstance(rates, Mapping) else rates
+            if not of_requests:
+                raise ValueError(f"--burst bounds requests: give {option_} requests=10/s")
+            least = min(of_requests, key=lambda rate: rate.limit)
+            if self.profile is None and self.burst > least.limit:  # else it is a token bucket
+                raise ValueError(
+                    f"--burst {self.burst} is more than {option_} {least} admits at once: give "
+                    f"{number(least.limit)} at the most"
+                )
 
     @property
     def of_requests(self) -> Sequence[Rate]:

@@ -98,7 +98,11 @@ class Saved:
             self.output or index, resume=self.resume, follow=self.output is not None
         )
         if folder is not None:
-            folder.tidy()
+            try:
+                folder.take()
+            except OutputError:
+                output.close()
+                raise
         longest = self.max_filesize or (_LONGEST_BODY if folder is None else None)
         return Results(output, folder, frozenset(self.save_header), longest)
 
@@ -118,6 +122,12 @@ class Results:
     folder: "Folder | None"
     headers: frozenset[str]
     longest: int | None
+
+    def close(self) -> None:
+        """Close the output, and unlock the folder."""
+        self.output.close()
+        if self.folder is not None:
+            self.folder.close()
 
     async def keep(
         self, response: ClientResponse, record: Record, url: URL, identity: str, worker: int
@@ -243,7 +253,8 @@ class Output:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         try:
-            loop.add_writer(self._descriptor, ready.set_result, None)
+            # It may be cancelled in the turn in which the pipe has room.
+            loop.add_writer(self._descriptor, _finish, ready)
         except (PermissionError, NotImplementedError):  # a device, or Windows: never waits
             self._at_once = True
             return
@@ -302,6 +313,11 @@ def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
         end = file.tell()
     os.ftruncate(descriptor, end)
     return done
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -381,15 +397,33 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._descriptor: int | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{path} is no folder to write to: {error.strerror}") from error
 
-    def tidy(self) -> None:
-        """Remove the temporary files of a killed run. No other run may use the folder."""
+    def take(self) -> None:
+        """Lock the folder, and remove the temporary files of a killed run.
+
+        Raises:
+            OutputError: Another run writes to the folder.
+        """
+        if fcntl is not None:  # else a folder cannot be opened either
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+            try:
+                _lock(self._descriptor, self._path)
+            except OutputError:
+                self.close()
+                raise
         for part in self._path.glob(f"{_PART}*"):
             part.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let other runs write to the folder."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     async def keep(self, name: str, worker: int, chunks: AsyncIterator[bytes]) -> str:
         """Write a body to a file; return the name of the file, which may differ from `name`.

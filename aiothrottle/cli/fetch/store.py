@@ -122,10 +122,15 @@ async def _memcached(url: str) -> AsyncGenerator[Store]:
         yield MemcachedStore(client)
     finally:
         # A task of emcache 1.3 that connects may lose its cancellation. `close` waits for it, and
-        # may lose its own: `asyncio.wait_for` would wait on.
+        # may lose its own: hence not `asyncio.wait_for`, which would wait on, and more than one.
         closing = asyncio.create_task(client.close())
-        await asyncio.wait({closing}, timeout=_CLOSING)
-        closing.cancel()
+        try:
+            await asyncio.wait({closing}, timeout=_CLOSING)
+            while not closing.done():
+                closing.cancel()
+                await asyncio.wait({closing}, timeout=_CLOSING / 10)
+        finally:
+            closing.cancel()  # its error, too, is of no use any more
 
 
 _FILE: Final = "sqlite:"
