@@ -104,11 +104,13 @@ class RateLimiter:
             processes. Of the slots of a `SharedConcurrency` it is rounded down, to 1 at the least.
             The shares of all processes should add up to 1. None: an equal part for each of the
             processes that were counted in the store, and the slots that it held.
-        learn_rate: Whether a limiter without a rate limit learns one. When a server throttles it
-            again after a pause, it spaces requests evenly at the rate that the server was seen to
-            admit, follows the limit as an `AdaptiveRate` does, and gives the rate up when nothing
-            was throttled for ten minutes. It needs the outcome of every request, which the sessions
-            and transports of this package report; without them nothing is learned.
+        learn_rate: Whether a limiter without a rate limit learns one. It begins with one slot,
+            opens another one with each answer, and all after a second. When a server throttles
+            it, the slots open anew after the pause. When it is throttled again, it spaces requests
+            evenly at the rate that the server was seen to admit, follows the limit as an
+            `AdaptiveRate` does, and gives the rate up when nothing was throttled for ten minutes.
+            It needs the outcome of every request, which the sessions and transports of this
+            package report; without them nothing is learned, and all slots are open.
         name: What log, errors, events and metrics call this limiter. None: its limits, as they were
             written, such as ``"10/s"``.
         clock: Returns the time in seconds; must not go back. On an event loop with its own time

@@ -101,7 +101,7 @@ def rows_of_crawl() -> Iterator[Row]:
     """Yield the requests of ten workers to a server of 10/s, without a limiter and with one."""
     server = Server("10/s", retry_after="none")
     ways: dict[str, Callable[[], RateLimiter]] = {
-        "Without a limiter": lambda: RateLimiter(concurrency_limit=10),
+        "Without a limiter": lambda: RateLimiter(concurrency_limit=10, learn_rate=False),
         'RateLimiter("10/s", guard=0.05)': lambda: RateLimiter("10/s", guard=0.05),
     }
     for name, make in ways.items():

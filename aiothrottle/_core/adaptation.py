@@ -91,11 +91,14 @@ class Adaptation:
             bucket.clock(), sent_at, cost, in_flight, began_at, own, bucket
         )
         changed = self.apply(changes) if changes else False
+        if self.semaphore.closed and sent_at > began_at:
+            self.semaphore.open(1)
+            changed = True
         if limits.rate_unknown:
             limits.answers += 1
             if limits.answers == _PATIENCE:  # of a server that reports nothing
                 return self._continue_without_server() or changed
-        elif feedback.guard is None and not feedback.is_needed:
+        elif feedback.guard is None and not (feedback.is_needed or self.semaphore.closed):
             self.feedback = None
         return changed
 
@@ -175,7 +178,15 @@ class Adaptation:
         else:
             return False
         self.pause.await_trial()
+        self._close_slots()
         return True
+
+    def _close_slots(self) -> None:
+        """Close all slots but one, where nothing else says what the server admits at once."""
+        feedback = self.feedback = self.feedback or Feedback()
+        shares = isinstance(self.limits.concurrency_limit, SharedConcurrency)
+        if self.limits.learns_rate and feedback.rate is None and not shares:
+            self.semaphore.close()
 
     def adopt_rate(self, rates: Sequence[Rate]) -> bool:
         """Adopt the rate that the server reported, if the rate is adaptive.
@@ -249,6 +260,7 @@ class Adaptation:
             return
         algorithm = Unlimited() if rate == math.inf else Pace(rate, most=math.inf)
         self.bucket.use(now, None, algorithm)
+        self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 
     # ---- limits ----------------------------------------------------------------------------------
@@ -268,14 +280,17 @@ class Adaptation:
         self.bucket.use(self.bucket.now(), guard.bound if guard else None, algorithm)
 
     def expect_outcomes(self) -> bool:
-        """Begin with a small burst, which opens with the reported outcomes.
+        """Begin with a small burst, or one slot, and more with the reported outcomes.
 
         Returns:
             Whether decisions change.
         """
+        if self.limits.begin_small:
+            return False
+        self.limits.begin_small = True
         guard = None if self.feedback is None else self.feedback.guard
-        was_expected, self.limits.begin_small = self.limits.begin_small, True
-        if guard is None or was_expected:
+        if guard is None:
+            self._close_slots()
             return False
         guard.begin_small()
         self.use_rate(guard.algorithm)
@@ -436,6 +451,7 @@ class Adaptation:
 
     def restart(self) -> None:
         """Begin anew with another clock: what was learned by the old one is void."""
+        self.semaphore.restart()
         if self.feedback is not None:
             self.feedback.restart()
             if self.feedback.slots is not None and not self.limits.rate_unknown:

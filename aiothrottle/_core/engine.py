@@ -1038,6 +1038,8 @@ class Engine:
         if self._charges:
             self._charge_at_head(now)
         semaphore = self.semaphore
+        if semaphore.closed:
+            semaphore.open_late(now)
         granted, cost, wait = 0, 0.0, 0.0
         self._granted_in = self.epoch
         most = 1 if self.above is not None or self.queue.takes_turns else _BATCH
@@ -1057,7 +1059,7 @@ class Engine:
                 if isinstance(waiter, Charge):
                     break  # it is charged when the waiters ahead of it have started
                 if semaphore.taken >= semaphore.slots and self._starve():
-                    return None
+                    return semaphore.opens_in(now)
                 wait = self.decide(now, tokens, ahead=cost)
                 if wait > 0.0:
                     break

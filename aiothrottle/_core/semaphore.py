@@ -1,12 +1,17 @@
 """The semaphore: slots for the requests in flight.
 
-Invariant: a slot is free, or held by exactly one permit. `taken` exceeds `slots` only after the
-limit was lowered, until enough slots are released.
+Slots may open by and by. What a server admits at once is not known before its first answers, nor
+after it has throttled: all but one slot are closed then, and each answer opens another one. So they
+double in a round trip. Nobody waits for an answer that is late: after a second all are open.
+
+Invariant: a slot is closed, free, or held by exactly one permit. `taken` exceeds `slots` only after
+the limit was lowered or slots were closed, until enough slots are released.
 
 Both numbers are public, as the fast path of `Permit` updates them in place: a method call would
 take a tenth of its time.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,23 +20,28 @@ if TYPE_CHECKING:
 
 #: Slots without a limit: more than can be in flight, and still a small integer for Python.
 NO_LIMIT = 1 << 29
+# Open slots after which the others open at once; seconds for which a request waits for that.
+_ENOUGH, _PATIENCE = 64, 1.0
 
 
 class Semaphore:
     """Counts slots. It never waits: waiters are in the queue."""
 
-    __slots__ = ("filled_by", "for_fast", "slots", "taken", "watched")
+    __slots__ = ("_opens_at", "closed", "filled_by", "for_fast", "slots", "taken", "watched")
 
     def __init__(self, limit: int | None) -> None:
         self.resize(limit)
         self.taken: int = 0
+        # When the closed slots open without an answer; infinity: nobody waits.
+        self._opens_at: float = math.inf
         #: Whether each release of a slot has to call the engine's `slot_released`.
         self.watched: bool = False
 
     @property
     def limit(self) -> int | None:
         """The concurrency limit; None: no limit."""
-        return None if self.slots == NO_LIMIT else self.slots
+        limit = self.slots + self.closed
+        return None if limit == NO_LIMIT else limit
 
     @property
     def free(self) -> int:
@@ -39,8 +49,10 @@ class Semaphore:
         return max(0, self.slots - self.taken)
 
     def resize(self, limit: int | None) -> None:
-        """Change the limit; slots that are held stay held."""
+        """Change the limit, and open all slots; slots that are held stay held."""
+        #: The slots that are open, and those that are not.
         self.slots: int = NO_LIMIT if limit is None else limit
+        self.closed: int = 0
         #: The slots for requests on the fast path. The last one is not: see `filled_by`.
         self.for_fast: int = self.slots - 1
         #: The task that took the last slot, for a block, if none was released since: it would wait
@@ -51,3 +63,37 @@ class Semaphore:
         """Add slots, or remove some that are free."""
         self.slots += slots
         self.for_fast += slots
+
+    def close(self) -> None:
+        """Close all slots but one."""
+        self.closed += self.slots - 1
+        self.add(1 - self.slots)
+        self._opens_at = math.inf
+
+    def open(self, slots: int) -> None:
+        """Open so many slots, or all that are closed."""
+        if self.slots + slots > _ENOUGH:
+            slots = self.closed
+        slots = min(slots, self.closed)
+        self.closed -= slots
+        self.add(slots)
+
+    def opens_in(self, now: float) -> float | None:
+        """Return the seconds until the closed slots open without an answer; None: all are open.
+
+        The time begins with the first request that lacks a slot.
+        """
+        if not self.closed:
+            return None
+        if self._opens_at == math.inf:
+            self._opens_at = now + _PATIENCE
+        return max(0.0, self._opens_at - now)
+
+    def open_late(self, now: float) -> None:
+        """Open all slots if requests have waited long enough for that."""
+        if now >= self._opens_at:
+            self.open(self.closed)
+
+    def restart(self) -> None:
+        """Forget since when requests wait, as there is another clock."""
+        self._opens_at = math.inf

@@ -100,7 +100,7 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     >>> print(table({"exact": simulate(lambda: RateLimiter(20), 20, jitter=0.0)}))
     |       | sent | throttled |    used | mean wait | p99 wait | in a period | fairness |
     | ----- | ---: | --------: | ------: | --------: | -------: | ----------: | -------: |
-    | exact | 1200 |    0.00 % | 100.0 % |   0.885 s |  0.900 s |          20 |    1.000 |
+    | exact | 1200 |    0.00 % | 100.0 % |   0.893 s |  0.900 s |          20 |    1.000 |
     """
     rows = cells(outcomes)
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]

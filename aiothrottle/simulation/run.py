@@ -32,8 +32,8 @@ def simulate(
 
     A request waits for its limiter, travels, is admitted or throttled, and the response travels
     back; it holds its slot for that time. A throttled request pauses its limiter and is retried,
-    just as in `aiothrottle.aiohttp.ThrottledSession`. The limiters are real, and follow the virtual
-    time unless they have a `clock` of their own.
+    just as in `aiothrottle.aiohttp.ThrottledSession`, and its limiter learns from each outcome. The
+    limiters are real, and follow the virtual time unless they have a `clock` of their own.
 
     It blocks, for about 30 microseconds per request. Where an event loop is running already, such
     as in a notebook, use ``await asyncio.to_thread(simulate, ...)``.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
+from aiothrottle.keyed import expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
@@ -74,6 +75,7 @@ class World:
         for limiter in limiters:
             if not isinstance(limiter, RateLimiter):
                 raise TypeError(f"client made {limiter!r}, which is not a RateLimiter")
+            expect_outcomes(limiter)  # as a session does
         try:
             async with (
                 asyncio.timeout(self._latency + self._seconds),

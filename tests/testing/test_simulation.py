@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,16 @@ WINDOW = Server("20/s", "sliding-window-log")
 BUCKET = Server("20/s", "token-bucket")
 
 
-def window(rate: float = 20, guard: float = 0.0) -> Callable[[], RateLimiter]:
+def window(rate: float | str = 20, guard: float = 0.0) -> Callable[[], RateLimiter]:
     return lambda: RateLimiter(rate, guard=guard)
 
 
 def bucket(rate: float = 20, burst: float = 20) -> Callable[[], RateLimiter]:
     return lambda: RateLimiter(rate, algorithm=TokenBucket(burst=burst), guard=0.0)
+
+
+def unlimited() -> RateLimiter:
+    return RateLimiter(learn_rate=False)
 
 
 def gaps(outcome: Outcome) -> list[float]:
@@ -45,7 +50,9 @@ def test_windows_and_buckets_throttle_what_exceeds_them() -> None:
     around_the_edge = Server("20/s", "fixed-window", phase=0.75)
     within_a_window = Server("20/s", "fixed-window", phase=0.25)
     for server, refused in ((around_the_edge, 0), (within_a_window, 20), (WINDOW, 20)):
-        outcome = simulate(lambda: RateLimiter("20/500ms"), server, jitter=0.0, seconds=0.9)
+        outcome = simulate(
+            lambda: RateLimiter("20/500ms", guard=0.0), server, jitter=0.0, seconds=0.9
+        )
         assert (outcome.sent, outcome.refused) == (40, refused), server
     small = Server("20/s", "token-bucket", burst=5)
     for burst, server, throttles in ((20, BUCKET, False), (5, small, False), (20, small, True)):
@@ -124,7 +131,7 @@ def test_fairness_is_one_among_equals_and_one_nth_under_one() -> None:
 def test_retry_after_is_rounded_up_unless_exact(retry_after: Any, pause: float) -> None:
     # The third comes 0.04 s after the first, 0.46 s too early.
     server = Server("2/500ms", retry_after=retry_after)
-    outcome = simulate(RateLimiter, server, workers=1, latency=0.01, jitter=0.0, seconds=10)
+    outcome = simulate(unlimited, server, workers=1, latency=0.01, jitter=0.0, seconds=10)
     assert outcome.refused
     assert max(gaps(outcome)) == pytest.approx(pause)
 
@@ -132,12 +139,12 @@ def test_retry_after_is_rounded_up_unless_exact(retry_after: Any, pause: float) 
 def test_throttled_client_pauses_backs_off_or_gives_up() -> None:
     once = Retry(backoff=4.0, attempts=2)
     server = Server("2/s", retry_after="none")
-    outcome = simulate(RateLimiter, server, workers=1, seconds=200, retry=once)
+    outcome = simulate(unlimited, server, workers=1, seconds=200, retry=once)
     after = [b.at - a.at for a, b in itertools.pairwise(outcome.arrivals) if a.refused]
     assert 4.0 <= min(after) <= max(after) <= 4.0 + 0.15
     # At 0.5 s five requests are throttled, and nothing arrives at 1 s.
     for retry, given_up in ((Retry(), 0), (Retry(attempts=1), 5)):
-        outcome = simulate(lambda: RateLimiter("5/500ms"), "5/10s", seconds=9, retry=retry)
+        outcome = simulate(window("5/500ms"), "5/10s", seconds=9, retry=retry)
         assert (outcome.sent, outcome.refused, outcome.given_up) == (10, 5, given_up)
     outcome = simulate(window(rate=1), "1/day", seconds=10_000)
     # Each throttled request pauses the limiter, up to `Retry.max_pause`, an hour.
@@ -191,10 +198,16 @@ def test_slots_and_queue_give_the_waits_of_littles_law() -> None:
     # Of 20 workers at 20/s each is served once a second, and a tenth of it is travelling.
     outcome = simulate(bucket(burst=1), WINDOW, jitter=0.0)
     assert (outcome.waits.p50, outcome.waits.p99) == pytest.approx((0.9, 0.9))
-    slots = simulate(
-        lambda: RateLimiter(concurrency_limit=2), "1000/s", latency=0.25, jitter=0.0, seconds=10
-    )
+    two = partial(RateLimiter, concurrency_limit=2, learn_rate=False)
+    slots = simulate(two, "1000/s", latency=0.25, jitter=0.0, seconds=10)
     assert slots.sent == 40, "a slot is held until the answer"
+
+
+def test_limiter_learns_from_the_answers_as_that_of_a_session() -> None:
+    learning = simulate(lambda: RateLimiter(concurrency_limit=8), WINDOW)
+    without = simulate(lambda: RateLimiter(concurrency_limit=8, learn_rate=False), WINDOW)
+    assert learning.refused_share < 0.05
+    assert without.refused_share > 0.2
 
 
 # --- The outcome ---

@@ -1,0 +1,126 @@
+"""Slots open with the answers, where nothing says how many requests the server admits at once."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from aiothrottle import RateLimiter
+from aiothrottle.httpx import ThrottledTransport
+from tests.support.virtually import now, virtual
+
+
+def limiter_of_a_session(**limits: object) -> RateLimiter:
+    limiter = RateLimiter(**limits)  # type: ignore[arg-type]
+    ThrottledTransport(limiter)  # which reports the outcomes
+    return limiter
+
+
+async def starts_of(limiter: RateLimiter, number: int, seconds: float) -> list[float]:
+    """Send so many requests that take so long, all at once; return when each one started."""
+    starts = list[float]()
+    began_at = now()
+
+    async def send() -> None:
+        async with limiter.throttle() as permit:
+            starts.append(round(now() - began_at, 6))
+            await asyncio.sleep(seconds)
+            permit.report_success()
+
+    await asyncio.gather(*(send() for _ in range(number)))
+    return starts
+
+
+def counts_of(starts: Sequence[float]) -> list[int]:
+    """Return how many started at each instant."""
+    return [starts.count(at) for at in sorted(set(starts))]
+
+
+@virtual
+async def test_requests_in_flight_double_with_the_answers() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=7)
+    assert counts_of(await starts_of(limiter, 21, 0.07)) == [1, 2, 4, 7, 7]
+    assert counts_of(await starts_of(limiter, 21, 0.07)) == [7, 7, 7]
+
+
+@virtual
+async def test_late_answer_delays_nobody_for_longer_than_a_second() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=5)
+    assert await starts_of(limiter, 6, 30.0) == [0.0, 1.0, 1.0, 1.0, 1.0, 30.0]
+
+
+@virtual
+async def test_requests_without_an_answer_delay_nobody_for_longer_than_a_second() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=3)
+    began_at = now()
+    for _ in range(3):
+        async with limiter.throttle():
+            pass
+    permits = [await limiter.acquire() for _ in range(3)]
+    assert now() - began_at == pytest.approx(1.0)
+    for permit in permits:
+        permit.release()
+
+
+@virtual
+async def test_many_slots_open_at_once_after_64_answers() -> None:
+    limiter = limiter_of_a_session()
+    assert counts_of(await starts_of(limiter, 400, 0.01)) == [1, 2, 4, 8, 16, 32, 64, 273]
+    assert limiter.statistics().concurrency_limit is None
+
+
+@virtual
+async def test_slots_close_after_a_429_and_open_again() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=4)
+    await starts_of(limiter, 8, 0.01)
+    random.seed(1)
+    async with limiter.throttle() as permit:
+        permit.report_throttled(2.0)
+    starts = await starts_of(limiter, 11, 0.01)
+    assert counts_of(starts) == [1, 2, 4, 4]
+    assert 2.0 <= starts[0] <= 2.2
+    assert limiter.statistics().concurrency_limit == 4
+
+
+@virtual
+async def test_answers_to_requests_before_a_429_open_nothing() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=4)
+    await starts_of(limiter, 8, 0.01)
+    early = [await limiter.acquire() for _ in range(3)]
+    async with limiter.throttle() as permit:
+        permit.report_throttled(2.0)
+    for permit in early:
+        permit.report_success()
+        permit.release()
+    assert counts_of(await starts_of(limiter, 3, 0.01)) == [1, 2]
+
+
+@virtual
+async def test_cancelled_requests_leave_every_slot_usable() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=4)
+    for after in (0.0, 0.5, 1.0, 1.5):
+        sending = asyncio.create_task(starts_of(limiter, 6, 3.0))
+        await asyncio.sleep(after)
+        sending.cancel()
+        await asyncio.wait({sending})
+    assert counts_of(await starts_of(limiter, 8, 3.0)) == [4, 4]
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_new_limits_and_other_limiters_use_all_slots_at_once() -> None:
+    updated = limiter_of_a_session(concurrency_limit=4)
+    updated.update(concurrency_limit=6)
+    without = limiter_of_a_session(concurrency_limit=6, learn_rate=False)
+    for limiter in (updated, without, RateLimiter(concurrency_limit=6)):
+        assert counts_of(await starts_of(limiter, 6, 0.01)) == [6]
+
+
+@virtual
+async def test_waiting_request_starts_when_the_limits_are_updated() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=4)
+    sending = asyncio.create_task(starts_of(limiter, 4, 5.0))
+    await asyncio.sleep(0.25)
+    limiter.update(concurrency_limit=3)
+    assert await sending == [0.0, 0.25, 0.25, 5.0]
