@@ -31,6 +31,7 @@ import scale
 import stores
 import swap_stores
 import uncontended
+import unknown
 from measure import Report, machine, markdown, put_into, show
 
 PAGES = Path(__file__).parent.parent / "docs" / "project" / "benchmarks"
@@ -66,6 +67,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     swap_stores: swap_stores.report,
     outage: outage.report,
     adaptive: adaptive.report,
+    unknown: unknown.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
     uncontended: lambda: uncontended.report(rounds=5, repeat=5_000),
@@ -86,6 +88,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     scale: lambda: scale.report(seconds=5.0, keys=1_000, processes=20),
     swap_stores: lambda: swap_stores.report(seconds=5),
     outage: lambda: outage.report(seconds=5.0, keys=500),
+    unknown: lambda: unknown.report(servers=40),
 }
 
 MISSED = "**missed**"
