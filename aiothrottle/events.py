@@ -141,8 +141,8 @@ class Adapted(_Named):
     """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, guard, burst) changed its value."""
 
     key: Hashable
-    #: "rate": tokens per second; infinity: none is learned. "slots": the concurrency limit.
-    #: "guard": seconds. "burst": tokens.
+    #: "rate": tokens per second; infinity: none is learned. "slots": the concurrency limit;
+    #: infinity: the limiter's own. "guard": seconds. "burst": tokens.
     what: Literal["rate", "slots", "guard", "burst"]
     #: The new value.
     value: float

@@ -106,9 +106,10 @@ class RateLimiter:
             processes that were counted in the store, and the slots that it held.
         learn_rate: Whether a limiter without a rate limit learns one. It begins with one slot,
             opens another one with each answer, and all after a second. When a server throttles
-            it, the slots open anew after the pause. When it is throttled again, it spaces requests
-            evenly at the rate that the server was seen to admit, follows the limit as an
-            `AdaptiveRate` does, and gives the rate up when nothing was throttled for ten minutes.
+            it, the slots open anew after the pause, up to the number that the server has worked on
+            at once, if that is the limit. When it is throttled again, it spaces requests evenly at
+            the rate that the server was seen to admit, follows the limit as an `AdaptiveRate`
+            does, and gives the rate up when nothing was throttled for ten minutes.
             It needs the outcome of every request, which the sessions and transports of this
             package report; without them nothing is learned, and all slots are open.
         name: What log, errors, events and metrics call this limiter. None: its limits, as they were

@@ -8,12 +8,12 @@ same servers. *Throttled* is a share of the requests, *used* of what the server 
 "No rate" is `RateLimiter(concurrency_limit=8)` in a session, and "pauses alone" the same with
 `learn_rate=False`. "The rate" is `RateLimiter(RATE, concurrency_limit=8)`. The last two are what
 `aiohttp-retry` does, with 8 requests at once, alone and behind the bucket of `aiolimiter` with the
-right rate: each 429 makes only its own request wait, and has a Retry-After even where the server sends
-none.
+right rate: each 429 makes only its own request wait, and has a Retry-After even where the server
+sends none.
 
 At the worst servers the limit is below one request a second. In a minute they admit twenty to forty
-requests, and a search for the limit throttles about ten: eight of them in its first seconds. Where a
-window of a minute is full after a second, nothing but the pauses is left.
+requests, and a search for the limit throttles about ten: most of them in its first seconds. Where
+the window of a minute is full after a second, nothing but the pauses is left.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Both:
     """Several windows at once."""
 
     def __init__(self, *windows: ServerAlgorithm) -> None:
-        self.windows = windows
+        self.windows: tuple[ServerAlgorithm, ...] = windows
 
     def ready_at(self) -> float:
         """Return when the last of them admits a request."""

@@ -27,6 +27,7 @@ from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
 from aiothrottle.adaptive.learned_rate import Evidence
+from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import Algorithm, Unlimited
@@ -161,7 +162,7 @@ class Adaptation:
         """
         feedback = self.feedback = self.feedback or Feedback()
         if feedback.evidence is None and self.limits.learns_rate:
-            feedback.evidence = Evidence()
+            feedback.evidence = Evidence(slots=LearnedSlots(self.limits.slots or math.inf))
         reason: events.Reason = "retry-after" if from_server else "throttled"
         # Fewer requests at once are the answer where an adaptive number of slots is the only limit.
         only_slots = (
@@ -184,8 +185,7 @@ class Adaptation:
     def _close_slots(self) -> None:
         """Close all slots but one, where nothing else says what the server admits at once."""
         feedback = self.feedback = self.feedback or Feedback()
-        shares = isinstance(self.limits.concurrency_limit, SharedConcurrency)
-        if self.limits.learns_rate and feedback.rate is None and not shares:
+        if self.limits.learns_rate and feedback.rate is None and not self.limits.shares_slots:
             self.semaphore.close()
 
     def adopt_rate(self, rates: Sequence[Rate]) -> bool:
@@ -244,12 +244,19 @@ class Adaptation:
             if what == "rate":
                 self._use_pace(value)
             elif what == "slots":
-                if self.limits.rate_unknown or self.semaphore.limit is None:
+                if self.limits.rate_unknown or self.limits.shares_slots:
                     continue
-                self.semaphore.resize(int(value))
+                self._use_slots(value)
             if self.observers.listeners:
                 self.observers.emit(events.Adapted(self.observers.key, what, value, before))
         return bool(changes)
+
+    def _use_slots(self, slots: float) -> None:
+        """Use so many slots; infinity: as many as the user allows."""
+        opens = self.semaphore.closed > 0 and slots == math.inf
+        self.semaphore.resize(self.limits.slots if slots == math.inf else int(slots))
+        if opens:
+            self.semaphore.close()
 
     def _use_pace(self, rate: float) -> None:
         """Space requests at that rate, in tokens per second; infinity: no longer."""
@@ -328,6 +335,7 @@ class Adaptation:
             slots = slots_of(concurrency_limit)
             self.feedback = self.feedback or Feedback()
             self.feedback.slots = slots
+            self.feedback.evidence = self.feedback.evidence if self.feedback.rate else None
             self.limits.concurrency_limit = concurrency_limit
             if leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 leased.shared = concurrency_limit
@@ -454,5 +462,9 @@ class Adaptation:
         self.semaphore.restart()
         if self.feedback is not None:
             self.feedback.restart()
-            if self.feedback.slots is not None and not self.limits.rate_unknown:
-                self.semaphore.resize(int(self.feedback.slots.state.limit))
+            if self.limits.rate_unknown or self.limits.shares_slots:
+                return
+            if self.feedback.slots is not None:
+                self._use_slots(self.feedback.slots.state.limit)
+            elif self.feedback.evidence is not None:
+                self._use_slots(math.inf)

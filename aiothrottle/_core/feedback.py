@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
 from aiothrottle.adaptive.learned_rate import Evidence
+from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Feedback:
     def restart(self) -> None:
         """Start anew with another clock, as the timestamps of the old one are void."""
         if self.evidence is not None:
-            self.evidence = Evidence()
+            self.evidence = Evidence(slots=LearnedSlots(self.evidence.slots.most))
         if self.rate is not None:
             self.rate = RateControl(self.rate.adaptive)
         if self.slots is not None:
@@ -253,7 +254,9 @@ class Feedback:
                 self.rate = None
                 changes = (Change("rate", math.inf, before),)
         if self.evidence is not None and own:
+            size = self.evidence.slots.size
             self.evidence.succeeded(sent_at, cost)
+            changes += self._learned_slots(size)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
@@ -296,11 +299,13 @@ class Feedback:
                 self.rate.adaptive.throttled(self.rate.state, now, sent_at, pause)
                 changes += self._rate_change(before)
         elif self.evidence is not None and own:
+            size = self.evidence.slots.size
             search = self.evidence.throttled(now, sent_at, pause, in_flight)
+            changes = self._learned_slots(size)
             if search is not None:
                 self.rate = RateControl(search)
                 self.rate.state.begin_throttled(now)
-                changes = (Change("rate", search.initial, math.inf),)
+                changes += (Change("rate", search.initial, math.inf),)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
@@ -349,6 +354,11 @@ class Feedback:
         assert self.rate is not None
         rate = self.rate.state.rate
         return () if rate == before else (Change("rate", rate, before),)
+
+    def _learned_slots(self, before: float) -> tuple[Change, ...]:
+        assert self.evidence is not None
+        size = self.evidence.slots.size
+        return () if size == before else (Change("slots", size, before),)
 
     def _slots_change(self, before: int) -> tuple[Change, ...]:
         assert self.slots is not None

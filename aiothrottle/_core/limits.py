@@ -153,6 +153,11 @@ class Limits:
         return self.learn_rate and self.begin_small and not given and not adapts
 
     @property
+    def shares_slots(self) -> bool:
+        """Whether the slots are leased from a store, so that nothing here changes their number."""
+        return isinstance(self.concurrency_limit, SharedConcurrency)
+
+    @property
     def are_changed_by_user(self) -> bool:
         """Whether the user has changed them, so that a new limiter would have other limits."""
         return self.are_updated and self.server_rates is None

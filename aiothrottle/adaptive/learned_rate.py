@@ -15,8 +15,9 @@ Invariant: while the server throttles nothing there is neither evidence nor a ra
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import AdaptiveRate
 
 # The bounds of the search, in tokens per second: a token a day, and more than anyone sends.
@@ -40,11 +41,11 @@ class Evidence:
     """What the server has admitted and throttled since its first 429.
 
     >>> evidence = Evidence()
-    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=4)
+    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=2)
     >>> for _ in range(20):
     ...     evidence.succeeded(sent_at=1.1, cost=1.0)
-    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=4)
-    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=3).initial
+    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=2)
+    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=1).initial
     10.0
     """
 
@@ -64,6 +65,8 @@ class Evidence:
     #: How often in a row the same number of tokens was admitted, and how often fewer.
     same: int = 0
     fewer: float = 0.0
+    #: What it admits at once, where it limits that instead.
+    slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
 
     def succeeded(self, sent_at: float, cost: float) -> None:
         """Record a request that was not throttled.
@@ -74,6 +77,7 @@ class Evidence:
         """
         if sent_at > self.since:
             self.admitted += cost
+            self.slots.succeeded(sent_at)
 
     def throttled(
         self, now: float, sent_at: float, pause: float, in_flight: int
@@ -89,6 +93,7 @@ class Evidence:
         Returns:
             The search for the rate, if there is enough evidence for one.
         """
+        self.slots.throttled(now, sent_at, in_flight)
         if sent_at > self.since:
             seconds = now - self.since
             if seconds <= _MEMORY:
@@ -102,8 +107,10 @@ class Evidence:
         else:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
-        if self.rate == math.inf or self.signs + self.has_sign < self.needed:
+        is_limit = self.signs + self.has_sign >= self.needed and not self.slots.explain_429s
+        if self.rate == math.inf or not is_limit:
             return None
+        self.slots = LearnedSlots(self.slots.most)
         return AdaptiveRate(min(max(self.rate, _SLOWEST), _FASTEST), _SLOWEST, _FASTEST)
 
     def is_chance(self, now: float, sent_at: float) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from aiothrottle import RateLimiter, events
 from aiothrottle.adaptive.learned_rate import Evidence
+from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds
@@ -134,6 +135,10 @@ async def test_limiter_without_reports_learns_nothing() -> None:
 # ---- the evidence --------------------------------------------------------------------------------
 
 
+def evidence_of_a_rate() -> Evidence:
+    return Evidence(slots=LearnedSlots(most=0.0))  # no number of slots explains the 429s
+
+
 def event(evidence: Evidence, at: float, refused: int, admitted: int) -> float | None:
     """Let a server admit tokens and then throttle; return the rate that is learned."""
     for _ in range(admitted):
@@ -148,34 +153,34 @@ def event(evidence: Evidence, at: float, refused: int, admitted: int) -> float |
 
 
 def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     assert event(evidence, 0.0, refused=2, admitted=20) is None
     assert event(evidence, 1.0, refused=2, admitted=20) is None
     assert event(evidence, 2.0, refused=3, admitted=30) == 15.0  # 30 in 2 s
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     assert event(evidence, 0.0, refused=3, admitted=20) is None
     assert event(evidence, 1.0, refused=1, admitted=0) == 0.5  # one at the most, in 2 s
-    assert Evidence().throttled(0.0, -1.0, 1.0, in_flight=1) is None
+    assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1) is None
 
 
 def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     found = [event(evidence, 1.1 * n, refused=1, admitted=20 - n % 2) for n in range(6)]
     assert found[:3] == [None] * 3
     assert found[3] == pytest.approx(19 / 2.1)
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     assert not any(event(evidence, 1.1 * n, refused=1, admitted=n * 7 % 20) for n in range(30))
 
 
 def test_old_event_tells_nothing() -> None:
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     event(evidence, 0.0, refused=8, admitted=20)
     assert event(evidence, 601.0, refused=8, admitted=20) is None
     assert event(evidence, 602.0, refused=8, admitted=20) == 10.0
 
 
 def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> None:
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     event(evidence, 0.0, refused=8, admitted=20)
     assert event(evidence, 1.0, refused=8, admitted=20) == 10.0
     assert not evidence.has_room(20.0, 600.0)
@@ -190,13 +195,13 @@ def test_rate_is_kept_on_another_clock() -> None:
     run(rolling_window(20), 5.0, seed=0, limiter=limiter)  # whose time is earlier
     learned = limiter.statistics().rate_limit
     assert learned is not None
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     assert not evidence.has_room(20.0, 50.0)
     assert evidence.has_room(20.0, 650.0)
 
 
 def test_fewer_tokens_from_event_to_event_are_chance() -> None:
-    evidence = Evidence()
+    evidence = evidence_of_a_rate()
     event(evidence, 0.0, refused=8, admitted=20)
     assert event(evidence, 1.0, refused=8, admitted=90)
     verdicts = list[bool]()
