@@ -88,7 +88,9 @@ class Weighted:
 
     def __init__(self, limit: int, period: float) -> None:
         self.limit, self.period = limit, period
-        self.window, self.now, self.before = 0, 0, 0
+        self.window: int = 0
+        self.now: int = 0
+        self.before: int = 0
 
     def ready_at(self) -> float:
         """Return when the weighted sum leaves room for one more."""
