@@ -14,6 +14,7 @@ from aiothrottle.algorithms.protocol import (
     check_algorithm,
     inherit,
     max_wait,
+    memory_of,
     pack,
     set_fields,
     unpack,
@@ -244,16 +245,9 @@ def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
     """Return whether the state of `old` shows how much at least counts under `new`."""
     if isinstance(new, SlidingWindowLog | SlidingWindowCounter) and type(old) is type(new):
         return True  # it has the instants
-    return _memory(old) <= _memory(new) < math.inf
-
-
-def _memory(algorithm: Algorithm[Any]) -> float:
-    """Return the seconds for which tokens count; infinity without a greatest cost."""
-    if algorithm.capacity == math.inf:
-        return math.inf
-    full = algorithm.start()
-    algorithm.take(full, 0.0, algorithm.capacity)
-    return algorithm.reset_after(full, 0.0)
+    if math.inf in (old.capacity, new.capacity):
+        return False
+    return memory_of(old) <= memory_of(new) < math.inf
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -368,6 +368,13 @@ def max_wait(algorithm: Algorithm[Any]) -> float:
     return longest
 
 
+def memory_of(algorithm: Algorithm[Any]) -> float:
+    """Return the seconds for which tokens count: after them all of the capacity is there again."""
+    full = algorithm.start()
+    algorithm.take(full, 0.0, algorithm.capacity)
+    return algorithm.reset_after(full, 0.0)
+
+
 def used(algorithm: Algorithm[Any], state: object, now: float) -> float:
     """Return the tokens that count at `now`: more than the capacity where there is a debt."""
     return capabilities(algorithm).used(algorithm, state, now)

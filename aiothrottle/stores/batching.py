@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiothrottle.algorithms import AllOf, PerResource
-from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.protocol import Algorithm, memory_of
 from aiothrottle.amounts import REQUESTS
 
 # One call asks for the tokens of so many seconds, and for this number at the most.
@@ -94,7 +94,7 @@ def _interval(algorithm: Algorithm[Any]) -> float:
         names = [REQUESTS] if REQUESTS in limits else [*limits]
         return min(_interval(limits[name]) for name in names)
     algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
-    return min(_drained_in(algorithm) / algorithm.capacity for algorithm in algorithms)
+    return min(memory_of(algorithm) / algorithm.capacity for algorithm in algorithms)
 
 
 def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
@@ -104,10 +104,3 @@ def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
     state = algorithm.start()
     algorithm.take(state, 0.0, algorithm.capacity)
     return algorithm.delay(state, 0.0, min(1.0, algorithm.capacity))
-
-
-def _drained_in(algorithm: Algorithm[Any]) -> float:
-    """Seconds until the algorithm has forgotten all of its capacity."""
-    state = algorithm.start()
-    algorithm.take(state, 0.0, algorithm.capacity)
-    return algorithm.reset_after(state, 0.0)

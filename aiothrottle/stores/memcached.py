@@ -20,7 +20,7 @@ except ModuleNotFoundError as _error:
 
 from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.record import EPOCH
+from aiothrottle.stores.record import machine_time
 from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -70,7 +70,7 @@ class MemcachedStore(SwapStore):
             raise TypeError(f"client is a client of emcache.create_client(), not {shown(client)}")
         self._client = client
         self._prefix = prefix
-        self._clock = clock or _since_2026
+        self._clock = clock or machine_time
         self._calls = Calls[Callable[[], Awaitable[Any]]](
             "memcached", send_alone, limit=_CALLS, timeout=None, patient=True, hint=self._trouble
         )
@@ -109,10 +109,6 @@ class MemcachedStore(SwapStore):
 
     def _name(self, key: Key) -> bytes:
         return name_of(key, self._prefix).encode()
-
-
-def _since_2026() -> float:
-    return time.time() - EPOCH
 
 
 async def _was_done(call: Callable[[], Awaitable[None]]) -> bool:

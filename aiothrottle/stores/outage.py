@@ -20,7 +20,7 @@ from typing import Any, Self
 from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.protocol import max_wait
+from aiothrottle.algorithms.protocol import max_wait, memory_of
 from aiothrottle.amounts import nothing, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
@@ -433,9 +433,7 @@ class Fallback:
 
     def begin_outage(self, algorithm: Algorithm[Any]) -> None:
         """Count what is granted from now on, as the store fails."""
-        full = algorithm.start()
-        algorithm.take(full, 0.0, algorithm.capacity)
-        self.spent = Spent(algorithm.reset_after(full, 0.0))
+        self.spent = Spent(memory_of(algorithm))
 
     def forget(self) -> None:
         """Begin anew, by another clock."""

@@ -188,7 +188,6 @@ class SharedBucket:
         "_has_failed",
         "_has_resources",
         "_is_closed",
-        "_line",
         "_max_reservation",
         "_others_ahead",
         "_pause",
@@ -202,6 +201,7 @@ class SharedBucket:
         "_tokens",
         "_turn",
         "_turn_until",
+        "_waiters",
         "algorithm",
         "key",
         "may_grant_credit",
@@ -227,7 +227,7 @@ class SharedBucket:
         self._bucket = bucket
         self._queue = queue
         # The waiters that tokens are reserved for, in order.
-        self._line: Iterable[Waiter] = queue
+        self._waiters: Iterable[Waiter] = queue
         self._semaphore = semaphore
         self._pause = pause
         self._changed = changed
@@ -240,8 +240,8 @@ class SharedBucket:
         self.key: Key = key
         self._max_reservation = max_reservation
         self._prefetch = Prefetch(prefetch)
-        #: Whether newcomers may use reservations without a further decision: else each reservation
-        #: is checked for its age.
+        #: Whether new requests may use reservations without a further decision: else each
+        #: reservation is checked for its age.
         self.may_grant_credit: bool = prefetch is not None
         self._round_trip = RoundTrip()
         self._is_closed = False
@@ -301,7 +301,7 @@ class SharedBucket:
         return self._batching.soon
 
     def drop_stale(self, now: float) -> None:
-        """Return the reservations that are too old for a newcomer."""
+        """Return the reservations that are too old for a new request."""
         if self._reserved.ready and not self.may_grant_credit:
             self._reserved.give_back_older(now - _PATIENCE)
 
@@ -423,7 +423,7 @@ class SharedBucket:
         is_enough = left.real > batching.low
         begun, cost = False, 0.0
         costs: list[float] = []
-        for waiter in self._line:
+        for waiter in self._waiters:
             future = waiter.future
             if future is None:
                 continue

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from aiothrottle._checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
-from aiothrottle.stores.record import EPOCH
+from aiothrottle.stores.record import machine_time
 from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -96,7 +96,7 @@ class SQLiteStore(SwapStore):
             raise ValueError(f"path must be that of a file, got {path!r}; see also MemoryStore")
         self._path = Path(path).absolute()  # the process may change its folder
         self._patience = _PATIENCE * timeout
-        self._clock = clock or (lambda: time.time() - EPOCH)
+        self._clock = clock or machine_time
         server = f"SQLite {self._path}"
         self._calls = Calls[_Statement](server, self._send, limit=1, batch=_BATCH, timeout=timeout)
 

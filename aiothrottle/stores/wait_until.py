@@ -63,7 +63,7 @@ class SharedWaitUntil(SharedBucket):
         # The waiters that the store has not decided about yet, in order.
         self._undecided: dict[Waiter, None] = {}
         super().__init__(*args, **options)
-        self._line = _Decided(self._queue, self._undecided)
+        self._waiters = _Decided(self._queue, self._undecided)
 
     def _size_calls(self) -> None:
         # A little less than a request may wait, so that the store does not count a rejection of a
@@ -105,7 +105,7 @@ class SharedWaitUntil(SharedBucket):
         if self._queue.resuming:
             return
         ready, fitting = iter(self._reserved.ready), 0
-        for waiter in self._line:
+        for waiter in self._waiters:
             if not waiter.cost or _has_left(waiter):
                 continue
             reservation = next(ready, None)
