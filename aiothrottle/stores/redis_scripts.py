@@ -81,6 +81,8 @@ class _Record(NamedTuple):
     logs: list[str]
     #: The seal of the algorithm and its numbers.
     sealed: bytes
+    #: The longest wait that the algorithm does not reject.
+    longest: float
 
 
 class Requests:
@@ -125,7 +127,7 @@ class Requests:
             return None
         numbers: tuple[float, ...] = ()
         if step.method == "reserve":
-            numbers = step.seconds, max_wait(algorithm)
+            numbers = step.seconds, record.longest
         elif step.method == "refund":
             numbers = (step.seconds,)
         packed = _packed(self.keep, *numbers, *_numbers_of_costs(algorithm, step.costs))
@@ -141,7 +143,8 @@ class Requests:
             return None
         name = self.name(key)
         logs = [f"{name}:{place}" for place in range(_windows(algorithm))]
-        record = _Record(algorithm, name, logs, seal(algorithm) + _packed(*numbers))
+        sealed = seal(algorithm) + _packed(*numbers)
+        record = _Record(algorithm, name, logs, sealed, max_wait(algorithm))
         if "#" not in name:  # not of keys so long that their names end in a digest
             if len(self._records) >= _MANY:
                 self._records.clear()
