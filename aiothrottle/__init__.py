@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aiothrottle.rate import Rate
     from aiothrottle.retry import Retry, RetryBudget
     from aiothrottle.statistics import Statistics
-    from aiothrottle.stores.shared_concurrency import SharedConcurrency
+    from aiothrottle.stores.store import SharedConcurrency
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -51,7 +51,7 @@ else:
             "rate": "Rate",
             "retry": "Retry RetryBudget",
             "statistics": "Statistics",
-            "stores.shared_concurrency": "SharedConcurrency",
+            "stores.store": "SharedConcurrency",
         },
     )
 

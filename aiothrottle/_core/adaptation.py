@@ -33,7 +33,7 @@ from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.stores.shared_concurrency import SharedConcurrency
+from aiothrottle.stores.store import SharedConcurrency
 
 if TYPE_CHECKING:
     from aiothrottle.stores.shared_bucket import SharedBucket

@@ -6,8 +6,7 @@ Invariant: a wrong argument, or two that contradict each other, raise before a l
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypedDict, TypeVar
-from weakref import WeakMethod
+from typing import Any, Literal, TypedDict
 
 from aiothrottle._checks import check_choice, check_number, check_whole, number, shown
 from aiothrottle._core.engine import Engine
@@ -24,11 +23,14 @@ from aiothrottle._core.limits import (
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.rate import RateLike, as_rate
-from aiothrottle.stores.shared_concurrency import SharedConcurrency
-from aiothrottle.stores.store import Key, OnStoreError, Store, check_share, name_of
-
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
+from aiothrottle.stores.store import (
+    Key,
+    OnStoreError,
+    SharedConcurrency,
+    Store,
+    check_share,
+    name_of,
+)
 
 
 def make_engine(
@@ -157,7 +159,7 @@ def _share_rate(
     prefetch: RateLike | None,
 ) -> None:
     """Reserve the tokens of the engine in the store."""
-    from aiothrottle.stores.caller import Caller
+    from aiothrottle.stores.caller import Caller, weakly
     from aiothrottle.stores.shared_bucket import SharedBucket
     from aiothrottle.stores.wait_until import SharedWaitUntil
 
@@ -176,19 +178,20 @@ def _share_rate(
     engine.shared = make(
         *(engine.bucket, engine.queue, engine.semaphore, engine.pause, algorithm),
         store=store,
-        changed=_weakly(engine.store_changed),
+        changed=weakly(engine.store_changed),
         max_reservation=max_reservation,
         prefetch=tokens,
         **options,
     )
-    engine.callers += (Caller(engine.shared, "aiothrottle tokens", engine.store_answered),)
+    now, serve = engine.bucket.now, engine.store_answered
+    engine.callers += (Caller(engine.shared, "aiothrottle tokens", now, serve),)
 
 
 def _share_slots(
     engine: Engine, shared: SharedConcurrency, store: Store, options: _StoreOptions
 ) -> None:
     """Lease the slots of the engine in the store."""
-    from aiothrottle.stores.caller import Caller
+    from aiothrottle.stores.caller import Caller, weakly
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
     from aiothrottle.stores.slots import SlotStore
 
@@ -199,22 +202,13 @@ def _share_slots(
     engine.leased = SharedSemaphore(
         *(engine.semaphore, engine.bucket, engine.observers, shared),
         store=store,
-        startable=_weakly(engine.startable),
-        changed=_weakly(engine.store_changed),
+        startable=weakly(engine.startable),
+        changed=weakly(engine.store_changed),
         **options,
     )
-    engine.callers += (Caller(engine.leased, "aiothrottle slots", engine.store_answered),)
-
-
-def _weakly(method: Callable[[_Argument], _Result]) -> Callable[[_Argument], _Result | None]:
-    """Return a function that calls the method while its object lives, and does not keep it."""
-    reference = WeakMethod(method)
-
-    def call(argument: _Argument) -> _Result | None:
-        found = reference()
-        return None if found is None else found(argument)
-
-    return call
+    bucket, serve = engine.bucket, engine.store_answered
+    now = lambda: bucket.clock()  # noqa: E731, PLW0108 - another loop brings another clock
+    engine.callers += (Caller(engine.leased, "aiothrottle slots", now, serve),)
 
 
 def _check_store(store: Store, key: Key | None, parent: Engine | None) -> None:

@@ -376,7 +376,7 @@ class Engine:
             raise LimiterClosed(**self.observers.label)
         if self.queue.count:
             return math.inf
-        if self.shared is not None:
+        if self.shared is not None and self.shared.reserved.ready:
             self.shared.drop_stale(now)
         wait = self.decide(now, cost)
         if self.above is not None and wait <= 0.0:
@@ -685,7 +685,7 @@ class Engine:
         if self._stall is not None:
             self._stall.flows = True
         if self.leased is not None:
-            self.leased.slot_released()
+            self.semaphore.add(-1)  # the next call returns it
             self.call_store()
         if self.above is not None and waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)
@@ -762,8 +762,7 @@ class Engine:
         if self.shared is None:
             self.charge(cost)
             return
-        shared = self.shared
-        shared.note(await self._named(shared.store.record(shared.key, shared.algorithm, cost)))
+        self.shared.note(await self._named(self.shared.call("record", (cost,))))
 
     def charge(self, cost: float) -> None:
         """Take tokens out of turn, here and above."""
@@ -813,14 +812,14 @@ class Engine:
         """
         if self.closed:
             raise LimiterClosed(**self.observers.label)
-        store, key, algorithm, cost = shared.store, shared.key, shared.algorithm, waiter.cost
+        cost = waiter.cost
         wait = max(self.decide(now, 0.0), self.bucket.quota_delay(now, cost))
         rejected = bool(self.queue.count) or wait > 0.0  # not by the store
         if peek or rejected:
             if not peek:
                 self.observers.reject("no room")
             wait = self.estimate(now, waiter) if rejected else 0.0
-            answer = await self._named(store.peek(key, algorithm, cost))
+            answer = await self._named(shared.call("peek", (cost,)))
             shared.note(answer)
             wait = max(wait, answer.retry_after)
             allowed = not (rejected or wait)
@@ -829,7 +828,7 @@ class Engine:
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)  # and no other request goes ahead meanwhile
         try:
-            call = store.reserve(key, algorithm, [cost])
+            call = shared.call("reserve", (cost,))
             unused = partial(shared.give_back_unused, cost)
             *_, caller = self.callers  # that of the tokens
             answer = await self._named(caller.ask(call, unused))
@@ -986,8 +985,11 @@ class Engine:
         if self._timer is not None:
             self._stop_timer()
         try:
-            for caller in self.callers:
-                caller.prepare()  # before the waiters run that are granted now
+            if self.callers:
+                now = self.bucket.now()
+                for caller in self.callers:
+                    caller.part.tidy(now)
+                    caller.start(now)  # before the waiters run that are granted now
             seconds = self._grant()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
             self.fail_all(error)
@@ -1113,7 +1115,7 @@ class Engine:
         if self.pause.awaits_trial:
             most = 1
         if self.shared is not None:
-            return min(waiting, most, self.shared.soon)
+            return min(waiting, most, self.shared.batching.soon)
         return min(waiting, max(1, self.bucket.startable(self.now(), most)))
 
     # ---- outcomes --------------------------------------------------------------------------------

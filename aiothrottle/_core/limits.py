@@ -31,7 +31,7 @@ from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
-from aiothrottle.stores.shared_concurrency import SharedConcurrency
+from aiothrottle.stores.store import SharedConcurrency
 
 AlgorithmLike: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]

@@ -14,10 +14,12 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakMethod
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from weakref import WeakMethod, ref
 
 _Answer = TypeVar("_Answer")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 #: Seconds. A call at the very instant that a store named can be too early by a rounding.
 SHORTEST_BREAK = 0.001
@@ -50,15 +52,15 @@ class Part(Protocol):
         """Return whether nothing is held, due or to be remembered."""
         ...
 
-    def tidy(self) -> None:
+    def tidy(self, now: float) -> None:
         """Give up what cannot be used, before the queue is served."""
         ...
 
-    def due_in(self) -> float:
+    def due_in(self, now: float) -> float:
         """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
         ...
 
-    def order(self) -> Order | float:
+    def order(self, now: float) -> Order | float:
         """Return the call that is due now, or the seconds until one is."""
         ...
 
@@ -77,16 +79,24 @@ class Caller:
     Args:
         part: What is shared.
         name: What the task is for.
+        now: Returns the time; for tokens, all started requests are charged by then.
         serve: A method that serves the queue, and raises an error in the waiters if it is given
             one. It is held weakly.
     """
 
-    __slots__ = ("_calls", "_loop", "_name", "_serve", "_task", "_timer", "part")
+    __slots__ = ("_calls", "_loop", "_name", "_now", "_serve", "_task", "_timer", "part")
 
-    def __init__(self, part: Part, name: str, serve: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self,
+        part: Part,
+        name: str,
+        now: Callable[[], float],
+        serve: Callable[[Exception | None], None],
+    ) -> None:
         #: What is shared.
         self.part: Part = part
         self._name = name
+        self._now = now
         self._serve = WeakMethod(serve)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,15 +108,11 @@ class Caller:
         """Return whether no call is under way, and none may follow."""
         return self._task is None and not self._calls and self.part.is_idle(now)
 
-    def prepare(self) -> None:
-        """Do what `start` does, before the queue is served."""
-        self.part.tidy()
-        self.start()
-
-    def start(self, *, later: bool = False) -> None:
+    def start(self, now: float | None = None, *, later: bool = False) -> None:
         """Make the calls that are due, and have a timer for one that is due later.
 
         Args:
+            now: The time, if it was just read.
             later: Whether to leave also the first to the timer, as the loop may be closing: a new
                 task would be left over then, a timer is not missed. So it is if the task that runs
                 this is cancelled.
@@ -114,7 +120,7 @@ class Caller:
         loop = self._loop
         if self._task is not None or loop is None or loop.is_closed():
             return
-        wait = self.part.due_in()
+        wait = self.part.due_in(self._now() if now is None else now)
         if wait <= 0.0:
             here = asyncio.current_task(loop)
             if not (later or (here is not None and here.cancelling())):
@@ -136,7 +142,7 @@ class Caller:
         serve: Callable[[Exception | None], None] | None,
     ) -> None:
         part = self.part
-        while isinstance(order := part.order(), Order):
+        while isinstance(order := part.order(self._now()), Order):
             call, fill, fail, stop = order
             try:
                 is_new = fill(await call)
@@ -215,8 +221,25 @@ class Caller:
         loop = self._loop
         assert loop is not None
         self.part.stop()
-        while self._task is not None or self._calls or self.part.due_in() <= 0.0:
-            if self._task is None and self.part.due_in() <= 0.0:
+        while (wait := self.part.due_in(self._now())) <= 0.0 or self._task or self._calls:
+            if self._task is None and wait <= 0.0:
                 self._begin(loop)
             await asyncio.wait([*self._calls, *([self._task] if self._task else [])])
-        self._set_timer(loop, self.part.due_in())
+        self._set_timer(loop, wait)
+
+
+def weakly(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result | None]:
+    """Return a function that calls the method while its object lives, and does not keep it.
+
+    Made for each key: it is smaller than a `WeakMethod`.
+    """
+    bound: Any = method
+    reference, function = ref(bound.__self__), bound.__func__
+
+    # As text: types would be made anew for each function.
+    def call(*args: "_Arguments.args", **kwargs: "_Arguments.kwargs") -> "_Result | None":
+        owner = reference()
+        result: _Result | None = None if owner is None else function(owner, *args, **kwargs)
+        return result
+
+    return call

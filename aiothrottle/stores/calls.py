@@ -126,7 +126,8 @@ class Calls(Generic[_Call]):
             (reply,) = await self._attempt(queue, [call])
         finally:
             queue.alone = False
-            self._dispatch(queue)
+            if queue.waiting:
+                self._dispatch(queue)
         if isinstance(reply, Exception):
             raise self._error(reply) from reply
         return reply

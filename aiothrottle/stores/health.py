@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from weakref import WeakKeyDictionary, WeakMethod
+from weakref import WeakKeyDictionary
 
 from aiothrottle._checks import duration
 from aiothrottle.algorithms.protocol import until
@@ -187,7 +187,7 @@ class Health:
         if self.is_tried:
             return
         for follower in list(self._followers):
-            if follower.probe():
+            if follower.probe is not None and follower.probe():
                 self._followers[follower] = self._followers.pop(follower)  # in turns
                 return
 
@@ -200,25 +200,12 @@ class Outage:
         choice: What serves then: `on_store_error`.
         report: Called with the event when the store fails or is back, and with None when it may
             have more to grant.
+        server_returned: Called when the server has answered another limiter.
         probe: Tries the server if the limiter has a reason to, and returns whether it does; called
-            when it is time to.
-        returned: Called when the server has answered another limiter.
+            when it is time to. None: the limiter calls by itself.
 
-    The last three are methods, and held weakly.
+    The last three do not keep the limiter alive.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_down_since",
-        "_loop",
-        "_probe",
-        "_report",
-        "_returned",
-        "_store",
-        "choice",
-        "health",
-        "is_down",
-    )
 
     def __init__(
         self,
@@ -226,15 +213,18 @@ class Outage:
         choice: OnStoreError,
         *,
         report: Callable[[StoreDown | StoreUp | None], None],
-        probe: Callable[[], bool],
-        returned: Callable[[], None],
+        server_returned: Callable[[], None],
+        probe: Callable[[], bool | None] | None = None,
     ) -> None:
         self._store = store
         #: What serves while the store fails.
         self.choice: OnStoreError = choice
-        self._report = WeakMethod(report)
-        self._probe = WeakMethod(probe)
-        self._returned = WeakMethod(returned)
+        #: Reports a change of what the store may grant.
+        self.report: Callable[[StoreDown | StoreUp | None], None] = report
+        #: Continues with the server.
+        self.server_returned: Callable[[], None] = server_returned
+        #: Tries the server if the limiter has a reason to, and returns whether it does.
+        self.probe: Callable[[], bool | None] | None = probe
         #: The health of the server that has the key, as of the last call.
         self.health: Health = Health.of(store)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -291,11 +281,6 @@ class Outage:
             # The clock may be that of another loop.
             self.report(StoreUp(None, max(0.0, now - self._down_since)))
 
-    def report(self, change: StoreDown | StoreUp | None) -> None:
-        """Report a change of what the store may grant."""
-        if (report := self._report()) is not None:
-            report(change)
-
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew if that is another loop, which may have a time of its own."""
         self._loop = loop
@@ -310,15 +295,6 @@ class Outage:
     def unfollow(self) -> None:
         """Be notified no more."""
         self.health.unfollow(self)
-
-    def probe(self) -> bool:
-        """Try the server if the limiter has a reason to."""
-        return (probe := self._probe()) is not None and probe()
-
-    def server_returned(self) -> None:
-        """Continue with the server."""
-        if (returned := self._returned()) is not None:
-            returned()
 
 
 def _meanwhile(choice: str, key: Key | None) -> str:

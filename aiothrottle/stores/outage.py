@@ -17,23 +17,23 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any, Self
-from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait, memory_of
 from aiothrottle.amounts import nothing, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
+from aiothrottle.stores.caller import weakly
 from aiothrottle.stores.health import FIRST_PAUSE, Outage
 from aiothrottle.stores.share import LocalShare, Spent, divisor_of
-from aiothrottle.stores.store import Answer, Key, OnStoreError, Step, Store
+from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
 # Seconds within which all processes that call find that the store is back: see `Health`.
 _ALL_BACK = 2.0
 _TO_A_REFUND = Answer(0.0, (), 0.0, 0.0, 0.0)  # `Store.refund` returns none
 
 
-class FailoverStore(Store):
+class FailoverStore:
     """The store of one limiter, or its fallback.
 
     Args:
@@ -42,23 +42,8 @@ class FailoverStore(Store):
         local_share: The share of this process, with "local"; None to count the processes.
         clock: Returns the time in seconds.
         changed: Called with the event when the store fails or is back, and with None when it may
-            have more to grant; a method, which is held weakly.
+            have more to grant; it does not keep the limiter alive.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_fallback",
-        "_guarded",
-        "_last_used",
-        "_outage",
-        "_recorded",
-        "_returning",
-        "_share_until",
-        "_task",
-        "_timer",
-        "_waits",
-    )
 
     def __init__(
         self,
@@ -70,11 +55,17 @@ class FailoverStore(Store):
     ) -> None:
         self._guarded = store
         self._clock = clock
-        self._outage = Outage(
-            store, choice, report=changed, probe=self._probe, returned=self._server_returned
+        #: Whether the store fails, and what serves then.
+        self.outage: Outage = Outage(
+            store,
+            choice,
+            report=changed,
+            server_returned=weakly(self._server_returned),
+            probe=weakly(self._probe),
         )
-        self._fallback = Fallback(self._outage, local_share)
-        self._waits = False  # whether requests wait that the fallback does not grant soon
+        self._fallback = Fallback(self.outage, local_share)
+        #: Whether requests wait that the fallback does not grant soon.
+        self.waits: bool = False
         # The key and the algorithm of the last call: those of the task.
         self._last_used: tuple[Key, Algorithm[Any]] | None = None
         # Tries the store, refunds in it, or counts the processes.
@@ -87,14 +78,9 @@ class FailoverStore(Store):
         self._share_until = -math.inf  # until then the share holds as well as the store
 
     @property
-    def is_down(self) -> bool:
-        """Whether the store fails, as far as this limiter knows."""
-        return self._outage.is_down
-
-    @property
     def reserves_ahead(self) -> bool:
         """Whether it grants tokens for later instants."""
-        return not (self.is_down or self._share_holds())
+        return not (self.outage.is_down or self._share_holds())
 
     def _share_holds(self) -> bool:
         """Return whether the share holds as well as the store."""
@@ -102,7 +88,21 @@ class FailoverStore(Store):
 
     # ---- a step ----------------------------------------------------------------------------------
 
-    async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+    async def execute(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        method: Method,
+        costs: Sequence[float],
+        seconds: float,
+    ) -> Answer:
+        """Do a step in the store, or in its fallback; the last arguments are those of `Step`.
+
+        Raises:
+            StoreUnavailable: The store does not answer, and nothing serves meanwhile.
+        """
+        step = Step(method, costs, seconds)
+        share_counts = self.outage.choice == "local" and method in {"reserve", "peek"}
         while self._returning and self._task is not None:
             await asyncio.wait([self._task])
         # What was granted here is given back here. After the return it is recorded in the store for
@@ -110,14 +110,14 @@ class FailoverStore(Store):
         # has granted.
         if not self._is_away(key, algorithm) and not isinstance(step.seconds, Here):
             try:
-                if step.method in {"reserve", "peek"} and self._share_holds():
+                if share_counts and self._share_holds():
                     return await self._ask_both(key, algorithm, step)
                 answer = await step.sent_to(self._guarded, key, algorithm)
             except StoreUnavailable as error:
                 self._begin_outage(algorithm)
-                self._outage.call_failed(self._clock(), key, error)
-                if self._outage.choice == "raise":
-                    ours = self._outage.error_for(key, error)
+                self.outage.call_failed(self._clock(), key, error)
+                if self.outage.choice == "raise":
+                    ours = self.outage.error_for(key, error)
                     raise ours from ours.__cause__
             else:
                 if answer is None:
@@ -155,7 +155,7 @@ class FailoverStore(Store):
 
     def _call_answered(self, answer: Answer, step: Step | None) -> None:
         """Note an answer of the store to a step, unless the share has counted that."""
-        outage = self._outage
+        outage = self.outage
         # A call from before the outage does not end it: the store has to get what was spent.
         ends = outage.choice == "raise" if outage.is_down else outage.health.failures > 0
         if ends:
@@ -172,7 +172,7 @@ class FailoverStore(Store):
 
     def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
         """Return whether the fallback has to answer; make sure that the store is tried again."""
-        outage = self._outage
+        outage = self.outage
         outage.find(key)
         if outage.choice == "raise":
             if outage.is_down:
@@ -187,7 +187,7 @@ class FailoverStore(Store):
         return outage.is_down
 
     def _begin_outage(self, algorithm: Algorithm[Any]) -> None:
-        if not self.is_down:
+        if not self.outage.is_down:
             self._fallback.begin_outage(algorithm)
             self._recorded = None  # what is not refunded by now stays spent
             if self._task is not None:
@@ -195,10 +195,10 @@ class FailoverStore(Store):
 
     def _server_returned(self) -> None:
         """Continue with the store, once it has got what was spent here."""
-        if not self.is_down or self._task is not None:
+        if not self.outage.is_down or self._task is not None:
             return
-        if self._outage.health.failures:  # it has failed again meanwhile
-            self._outage.follow()
+        if self.outage.health.failures:  # it has failed again meanwhile
+            self.outage.follow()
         elif self._fallback.total(self._clock()):
             self._start(self._try_store())
         else:
@@ -206,10 +206,10 @@ class FailoverStore(Store):
 
     def _end_outage(self) -> None:
         now = self._clock()
-        self._waits, self._fallback.spent = False, None
-        if self._outage.choice == "local" and not self._fallback.reserves_ahead:
+        self.waits, self._fallback.spent = False, None
+        if self.outage.choice == "local" and not self._fallback.reserves_ahead:
             self._share_until = now + _ALL_BACK
-        self._outage.end(now)
+        self.outage.end(now)
 
     def wait_for_return(self, cost: float) -> float:
         """Note that requests wait while the store fails; `changed` is called when it is back.
@@ -217,13 +217,9 @@ class FailoverStore(Store):
         Returns:
             The seconds after which the fallback may grant the cost; infinity if it does not.
         """
-        self._waits = True
-        self._outage.health.probe_later()
+        self.waits = True
+        self.outage.health.probe_later()
         return self._fallback.patience(self._clock(), cost)
-
-    def stop_waiting(self) -> None:
-        """Note that no request waits."""
-        self._waits = False
 
     # ---- the task --------------------------------------------------------------------------------
 
@@ -231,9 +227,9 @@ class FailoverStore(Store):
         """Start the task if something is due, or a timer until it is."""
         if self._task is not None:
             return
-        if self.is_down:
-            health = self._outage.health
-            self._outage.follow()
+        if self.outage.is_down:
+            health = self.outage.health
+            self.outage.follow()
             if not health.failures:
                 self._server_returned()
             elif health.pause() == 0.0 and not health.is_tried:
@@ -249,15 +245,14 @@ class FailoverStore(Store):
 
     def _probe(self) -> bool:
         """Try the store if requests wait for it, or it has to get what was spent."""
-        if self._task is not None or not (self._waits or self._fallback.total(self._clock())):
+        if self._task is not None or not (self.waits or self._fallback.total(self._clock())):
             return False
-        self._outage.health.try_with(self._start(self._try_store()))
+        self.outage.health.try_with(self._start(self._try_store()))
         return True
 
     def _start_timer(self, seconds: float) -> None:
-        # A weak reference: a timer must not keep a limiter alive.
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(seconds, _call, WeakMethod(self._maintain_unused))
+        self._timer = loop.call_later(seconds, weakly(self._maintain_unused))
 
     def _maintain_unused(self) -> None:
         """Do what is due without a call of the limiter, if the store has to get something."""
@@ -275,10 +270,10 @@ class FailoverStore(Store):
         assert spent is not None
         try:
             answer = await store.peek(key, algorithm, 0.0)
-            self._returning = self._outage.choice != "open"
+            self._returning = self.outage.choice != "open"
             now = self._clock()
             most = answer.remaining
-            if self._outage.choice != "open":
+            if self.outage.choice != "open":
                 most = fallback.most_counting(algorithm, now)
             spent.total(now)
             if cost := spent.cap(most):
@@ -287,7 +282,7 @@ class FailoverStore(Store):
             else:  # changes nothing, but a server that is read-only rejects it
                 await store.refund(key, algorithm, 0.0, answer.now)
         except StoreUnavailable as error:
-            self._outage.call_failed(self._clock(), key, error)
+            self.outage.call_failed(self._clock(), key, error)
             return
         except Exception:  # noqa: BLE001, S110 - the store answers: the next call raises the same
             pass
@@ -295,7 +290,7 @@ class FailoverStore(Store):
             if self._task is this:  # else it is the task of a closed loop
                 self._returning = False
         self._end_outage()
-        self._outage.health.end_outage()
+        self.outage.health.end_outage()
 
     async def _refund_expired(self) -> None:
         """Refund in the store what would have left its record by now."""
@@ -309,12 +304,12 @@ class FailoverStore(Store):
             await self._guarded.refund(key, algorithm, cost, instant)
         except (StoreUnavailable, ValueError):
             return  # it stays spent; the next call raises the same
-        self._outage.report(None)
+        self.outage.report(None)
 
     async def _count_processes(self) -> None:
         # The count stays as it was. A TypeError: the store takes its own algorithms only.
         with contextlib.suppress(StoreUnavailable, TypeError, ValueError):
-            await self._outage.health.counter.register(self._guarded)
+            await self.outage.health.counter.register(self._guarded)
 
     def _start(self, task: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         # As with the consumer: a plain Task, in an empty context.
@@ -328,9 +323,9 @@ class FailoverStore(Store):
         if self._task is not task:
             return
         self._task = None
-        if self.is_down:
-            self._outage.follow()
-            self._outage.health.probe_later()
+        if self.outage.is_down:
+            self.outage.follow()
+            self.outage.health.probe_later()
         elif not task.cancelled():
             self._maintain_unused()
         elif self._timer is None:  # code that cancels all tasks wants no new one at once
@@ -343,10 +338,10 @@ class FailoverStore(Store):
             self._fallback.forget()
             self._recorded = None
             self._share_until = -math.inf
-            self._outage.is_down = False
+            self.outage.is_down = False
         self._task = self._timer = None
-        self._returning = self._waits = False
-        self._outage.move_to(loop)
+        self._returning = self.waits = False
+        self.outage.move_to(loop)
 
     async def close(self) -> None:
         """Leave no task."""
@@ -355,19 +350,13 @@ class FailoverStore(Store):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._outage.unfollow()
+        self.outage.unfollow()
         if self._timer is not None:
             self._timer.cancel()
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether a new one would do the same."""
         return self._task is None and self._recorded is None and self._fallback.is_forgettable(now)
-
-
-def _call(method: "WeakMethod[Callable[[], None]]") -> None:
-    call = method()
-    if call is not None:
-        call()
 
 
 # ---- the fallback --------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,10 @@ from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import covers, positive
 from aiothrottle.errors import StoreUnavailable, reason_of
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
-from aiothrottle.stores.caller import SHORTEST_BREAK, Order
+from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
 from aiothrottle.stores.outage import FailoverStore
 from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
+from aiothrottle.stores.store import Answer, Method
 
 if TYPE_CHECKING:
     from aiothrottle import events
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.semaphore import Semaphore
     from aiothrottle._core.wait_queue import Queue, Waiter
     from aiothrottle.rate import Rate
-    from aiothrottle.stores.store import Answer, Key, OnStoreError, Store
+    from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _logger = logging.getLogger("aiothrottle")
 
@@ -179,35 +180,6 @@ class SharedBucket:
         local_share: This process's share then, with "local"; None: the processes are counted.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_ask_at",
-        "_batching",
-        "_bucket",
-        "_changed",
-        "_has_failed",
-        "_has_resources",
-        "_is_closed",
-        "_max_reservation",
-        "_others_ahead",
-        "_pause",
-        "_prefetch",
-        "_queue",
-        "_rejected_cost",
-        "_rejected_until",
-        "_reserved",
-        "_round_trip",
-        "_semaphore",
-        "_tokens",
-        "_turn",
-        "_turn_until",
-        "_waiters",
-        "algorithm",
-        "key",
-        "may_grant_credit",
-        "store",
-    )
-
     def __init__(
         self,
         bucket: "LocalBucket",
@@ -226,15 +198,14 @@ class SharedBucket:
     ) -> None:
         self._bucket = bucket
         self._queue = queue
-        # The waiters that tokens are reserved for, in order.
-        self._waiters: Iterable[Waiter] = queue
         self._semaphore = semaphore
         self._pause = pause
         self._changed = changed
-        self._reserved: ReservedState = bucket.own[1]
+        #: What the store has granted, the state of the bucket's algorithm.
+        self.reserved: ReservedState = bucket.own[1]
         #: The store, or its fallback.
         self.store: FailoverStore = FailoverStore(
-            store, on_store_error, local_share, bucket.clock, self._store_changed
+            store, on_store_error, local_share, bucket.clock, weakly(self._store_changed)
         )
         #: The key of the record.
         self.key: Key = key
@@ -270,7 +241,8 @@ class SharedBucket:
 
     def _size_calls(self) -> None:
         """Size the calls to suit the algorithm and the store."""
-        self._batching = Batching.of(
+        #: How much one call asks for.
+        self.batching: Batching = Batching.of(
             self.algorithm, self._max_reservation, self._round_trip.seconds
         )
 
@@ -279,40 +251,35 @@ class SharedBucket:
     @property
     def store_up(self) -> bool:
         """Whether the store answered the last call."""
-        return not self.store.is_down
+        return not self.store.outage.is_down
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, due or to be remembered."""
-        reserved = self._reserved
+        reserved = self.reserved
         is_empty = not (reserved.ready or reserved.returned or reserved.owed)
         return is_empty and self.store.is_forgettable(now)
 
     def estimate(self, now: float, cost: float, ahead: float) -> float:
         """Seconds until tokens that are not reserved may be there, as far as it is known."""
-        ready = self._reserved.ready
+        ready = self.reserved.ready
         wait = until(ready[-1].at, now) if ready else 0.0
         if ahead or covers(cost, self._rejected_cost):
             wait = max(wait, until(self._rejected_until, now))
         return max(wait, self._bucket.quota_delay(now, cost))
 
-    @property
-    def soon(self) -> int:
-        """For how many waiters slots are worth having."""
-        return self._batching.soon
-
     def drop_stale(self, now: float) -> None:
         """Return the reservations that are too old for a new request."""
-        if self._reserved.ready and not self.may_grant_credit:
-            self._reserved.give_back_older(now - _PATIENCE)
+        if not self.may_grant_credit:
+            self.reserved.give_back_older(now - _PATIENCE)
 
     def joined(self, waiter: "Waiter") -> bool:  # noqa: ARG002 - of use to `SharedWaitUntil`
         """Note that a waiter has joined the queue. Returns whether it needs a call at once."""
         self._prefetch.joined += 1
         return False
 
-    def tidy(self) -> None:
+    def tidy(self, now: float) -> None:
         """Return what is too old to be used, or cannot be used soon."""
-        now, reserved, prefetch = self._bucket.now(), self._reserved, self._prefetch
+        reserved, prefetch = self.reserved, self._prefetch
         if now < self._pause.opens_at:
             reserved.give_back()
         elif not self._queue.resuming:
@@ -328,16 +295,16 @@ class SharedBucket:
     def queue_is_empty(self) -> bool:
         """Return what was reserved for waiters, and whether there is anything to call for."""
         self._give_back()
-        if self.store.is_down:
-            self.store.stop_waiting()
+        if self.store.outage.is_down:
+            self.store.waits = False
             self.ask_again()  # the next waiter finds out anew, and waits for the return
-        reserved = self._reserved
+        reserved = self.reserved
         return bool(reserved.returned or reserved.ready or reserved.owed)
 
     def charge_reject(self, cost: float) -> None:
         """Count a request in the store that the algorithm rejects without a call."""
         # Of no instant: nobody can return it.
-        self._reserved.owed.append(Reservation(math.nan, cost, math.nan))
+        self.reserved.owed.append(Reservation(math.nan, cost, math.nan))
 
     def ask_again(self) -> None:
         """Forget what the store, or its fallback, has rejected."""
@@ -351,39 +318,46 @@ class SharedBucket:
 
     # ---- what the store is asked for, and when ---------------------------------------------------
 
-    def due_in(self) -> float:
+    def due_in(self, now: float) -> float:
         """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
-        return self._due(most=1)[0]
+        return self._due(now, most=1)[0]
 
-    def order(self) -> Order | float:
+    def order(self, now: float) -> Order | float:
         """Return the call that is due now, or the seconds until one is."""
-        wait, costs = self._due()
+        wait, costs = self._due(now)
         if wait > 0.0:
             return wait
-        reserved = self._reserved
+        reserved = self.reserved
         if reserved.returned:
             return self._refund()
         if reserved.owed:
             owed = reserved.owed.popleft()
             reserved.recorded.append(owed)
-            call = self.store.record(self.key, self.algorithm, owed.cost)
+            call = self.call("record", (owed.cost,))
             fill = partial(self._recorded, owed, owed.cost)
             return Order(call, fill, self._failed_to_settle, reserved.owe_again)
-        now, missing, ahead = self._bucket.clock(), len(costs), self._ahead()
+        missing, ahead = len(costs), self._ahead()
         costs += self._prefetched(now, costs)
         return Order(
-            self.store.reserve(self.key, self.algorithm, costs, horizon=ahead),
+            self.call("reserve", costs, ahead),
             partial(self._granted, costs, missing, ahead, now),
             self._failed_to_reserve,
         )
 
-    def _due(self, most: int | None = None) -> tuple[float, list[float]]:
+    def call(
+        self, method: Method, costs: Sequence[float], seconds: float = 0.0
+    ) -> Coroutine[Any, Any, Answer]:
+        """Return a call of the store, or its fallback; the arguments are those of `Step`."""
+        return self.store.execute(self.key, self.algorithm, method, costs, seconds)
+
+    def _due(self, now: float, most: int | None = None) -> tuple[float, list[float]]:
         """Return the seconds until a call is due, and the costs to reserve by it.
 
         Args:
+            now: The time.
             most: How many costs, at the most; None: as many as suit one call.
         """
-        now, reserved = self._bucket.now(), self._reserved
+        reserved = self.reserved
         ready, waits = reserved.ready, self._queue.count > 0
         if ready and not waits:
             self._give_back_unused(now)
@@ -407,6 +381,10 @@ class SharedBucket:
             self._turn = 0.0
         return max(wait, self._turn_until - now), costs
 
+    def _waiters(self) -> "Iterable[Waiter]":
+        """Return the waiters that tokens are reserved for, in order."""
+        return self._queue
+
     def _missing(self, now: float, most: int) -> list[float]:
         """Return the costs at the head of the queue that are not reserved, the first `most`.
 
@@ -415,7 +393,7 @@ class SharedBucket:
         """
         if now < self._pause.opens_at:
             return []
-        reserved, batching = self._reserved, self._batching
+        reserved, batching, waiters = self.reserved, self.batching, self._waiters()
         free = self._semaphore.slots - self._semaphore.taken
         tokens = left = reserved.tokens if reserved.ready else 0.0
         if batching.way:
@@ -423,7 +401,7 @@ class SharedBucket:
         is_enough = left.real > batching.low
         begun, cost = False, 0.0
         costs: list[float] = []
-        for waiter in self._waiters:
+        for waiter in waiters:
             future = waiter.future
             if future is None:
                 continue
@@ -455,7 +433,7 @@ class SharedBucket:
 
     def _room(self, now: float) -> int:
         """Return the most costs to ask for now."""
-        batching = self._batching
+        batching = self.batching
         return batching.room(self._left(now)) if batching.way else batching.batch
 
     def _left(self, now: float) -> float:
@@ -463,13 +441,13 @@ class SharedBucket:
 
         Of several resources those of requests: a call asks for a number of requests.
         """
-        reserved = self._reserved
+        reserved = self.reserved
         ready = math.fsum([each.cost.real for each in reserved.ready if each.at <= now])
         return reserved.tokens.real - min(ready, self._queue.cost.real)
 
     def _prefetched(self, now: float, costs: list[float]) -> list[float]:
         """Return the costs to reserve beyond those of the waiters."""
-        prefetch, batching = self._prefetch, self._batching
+        prefetch, batching = self._prefetch, self.batching
         if self._has_resources:
             return []  # the next request may need others
         if prefetch.given is not None:
@@ -487,7 +465,7 @@ class SharedBucket:
 
     def _remaining(self, now: float, costs: list[float], most: int) -> int:
         """Return how many of `most` tokens remain, as far as known, beside the costs."""
-        reserved = self._reserved
+        reserved = self.reserved
         known = now < reserved.known_until
         remaining = reserved.remaining if known else self._bucket.capacity
         return max(0, min(most, math.floor(remaining - math.fsum(costs))))
@@ -496,16 +474,15 @@ class SharedBucket:
 
     def _ahead(self) -> float:
         """Return how many seconds ahead the next call may reserve."""
-        least = self._batching.max_reservation
+        least = self.batching.max_reservation
         return least if self._max_reservation is not None else max(least, self._others_ahead)
 
     def _granted(
-        self, costs: list[float], missing: int, ahead: float, begun: float, answer: "Answer"
+        self, costs: list[float], missing: int, ahead: float, begun: float, answer: Answer
     ) -> bool:
         """Keep what the store has granted: of the costs, the first are missing."""
         taken = len(answer.instants)
         now = self.note(answer)
-        self._reserved.hold(now, costs[:taken], answer.instants, answer.now)
         self._note_others_ahead(answer, ahead)
         if not self._has_resources:  # of which any one can be spent
             self._note_others(answer, math.fsum(costs[:taken]))
@@ -517,9 +494,10 @@ class SharedBucket:
             self._ask_at = self._rejected_until - (
                 self._ahead() if self.store.reserves_ahead else 0.0
             )
-            if self.store.is_down:  # its return voids this, see `ask_again`
+            if self.store.outage.is_down:  # its return voids this, see `ask_again`
                 self._ask_at = now + self.store.wait_for_return(costs[taken])
             self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
+        self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
         if not self._queue.count:
             self._give_back()
         return True
@@ -528,13 +506,13 @@ class SharedBucket:
         self._prefetch.reset()
         return error
 
-    def note(self, answer: "Answer") -> float:
+    def note(self, answer: Answer) -> float:
         """Note the state of the record. Return the time."""
-        now, reserved = self._bucket.clock(), self._reserved
+        now, reserved = self._bucket.clock(), self.reserved
         reserved.remaining, reserved.known_until = answer.remaining, now + answer.reset_after
         return now
 
-    def _note_others_ahead(self, answer: "Answer", ahead: float) -> None:
+    def _note_others_ahead(self, answer: Answer, ahead: float) -> None:
         """Learn how far ahead the processes have reserved.
 
         Where one token for each process takes longer than `ahead`, the last ones would be rejected
@@ -546,7 +524,7 @@ class SharedBucket:
         elif answer.instants[-1] - answer.now < self._others_ahead / 4:
             self._others_ahead /= 2.0
 
-    def _note_others(self, answer: "Answer", tokens: float) -> None:
+    def _note_others(self, answer: Answer, tokens: float) -> None:
         """Let the other processes call first now and then, if they use most of the limit.
 
         Where there are ten tokens for eight processes, two of them are left over. All processes
@@ -558,8 +536,8 @@ class SharedBucket:
         self._tokens += tokens
         wait = answer.instants[-1] - answer.now if answer.instants else 0.0
         if wait > 0.0:
-            interval = self._batching.interval
-            has_others = wait > 2.0 * self._tokens * interval and not self._batching.way
+            interval = self.batching.interval
+            has_others = wait > 2.0 * self._tokens * interval and not self.batching.way
             self._turn = min(_TURN * interval, _LONGEST_TURN) if has_others else 0.0
             self._tokens = 0.0
 
@@ -570,13 +548,15 @@ class SharedBucket:
         prefetch = self._prefetch
         if self._is_closed:
             return False
-        return prefetch.given is not None or (prefetch.fetched > 0 and self._batching.way > 0)
+        return prefetch.given is not None or (prefetch.fetched > 0 and self.batching.way > 0)
 
     def _give_back(self) -> None:
         """Return the reservations, as nobody waits, except prefetched tokens that may be kept."""
-        now, reserved = self._bucket.now(), self._reserved  # what just started has used one
-        if not self._keeps_prefetched():
+        keeps, reserved = self._keeps_prefetched(), self.reserved
+        if not keeps:
             self._prefetch.reset()
+        now = self._bucket.now()  # what just started has used a reservation, or owes its tokens
+        if not keeps:
             if reserved.ready:
                 reserved.give_back()
             return
@@ -586,7 +566,7 @@ class SharedBucket:
 
     def _give_back_unused(self, now: float) -> None:
         """Return the prefetched tokens that were not used in time, and all of a far store."""
-        reserved, prefetch = self._reserved, self._prefetch
+        reserved, prefetch = self.reserved, self._prefetch
         too_old = now - prefetch.patience
         if reserved.ready[0].at <= too_old:
             reserved.give_back_older(too_old)
@@ -599,24 +579,26 @@ class SharedBucket:
 
         Cancelled, it does not return them again: done twice, that would free tokens of others.
         """
-        returned = self._reserved.returned
-        count = min(len(returned), _MOST_RETURNED if self._batching.way else 1)
+        returned = self.reserved.returned
+        count = min(len(returned), _MOST_RETURNED if self.batching.way else 1)
         refunds = [
-            self.store.refund(self.key, self.algorithm, each.cost, each.instant)
+            self.call("refund", (each.cost,), each.instant)
             for each in [returned.popleft() for _ in range(count)]
         ]
-        call = refunds[0] if count == 1 else asyncio.gather(*refunds, return_exceptions=True)
+        call: Awaitable[Any] = refunds[0]
+        if count > 1:
+            call = asyncio.gather(*refunds, return_exceptions=True)
         return Order(call, self._refunded, self._failed_to_settle)
 
-    def _refunded(self, results: list[object] | None) -> bool:
-        for result in results or ():
+    def _refunded(self, results: Answer | list[Answer | BaseException]) -> bool:
+        for result in results if isinstance(results, list) else ():
             if isinstance(result, Exception):
                 self._failed_to_settle(result)
                 break
         return False
 
-    def _recorded(self, owed: Reservation, cost: float, answer: "Answer") -> bool:
-        self._reserved.counted(owed, cost, answer.now)
+    def _recorded(self, owed: Reservation, cost: float, answer: Answer) -> bool:
+        self.reserved.counted(owed, cost, answer.now)
         return False
 
     def _failed_to_settle(self, error: Exception) -> None:
@@ -624,8 +606,8 @@ class SharedBucket:
 
         No caller waits for the error.
         """
-        self._reserved.returned.clear()
-        self._reserved.owed.clear()
+        self.reserved.returned.clear()
+        self.reserved.owed.clear()
         # That a store does not answer is logged already, once for all limiters: see `Health`.
         if not (self._has_failed or isinstance(error, StoreUnavailable)):
             self._has_failed = True
@@ -636,22 +618,22 @@ class SharedBucket:
 
     # ---- requests that do not wait, the end, and loops -------------------------------------------
 
-    def take(self, now: float, cost: float, answer: "Answer") -> None:
+    def take(self, now: float, cost: float, answer: Answer) -> None:
         """Take the tokens that the store has just granted to a request that does not wait."""
         self._bucket.now()  # a request that just started has used a reservation
         if cost:  # ahead of those of the waiters that have come since
-            self._reserved.ready.appendleft(Reservation(now, cost, answer.instants[0]))
+            self.reserved.ready.appendleft(Reservation(now, cost, answer.instants[0]))
         self._bucket.take(now, cost)
 
-    def give_back_unused(self, cost: float, answer: "Answer") -> None:
+    def give_back_unused(self, cost: float, answer: Answer) -> None:
         """Return what the store has granted to a request that was cancelled meanwhile."""
         for instant in answer.instants:
-            self._reserved.returned.append(Reservation(math.nan, cost, instant))
+            self.reserved.returned.append(Reservation(math.nan, cost, instant))
 
     def forget(self) -> None:
         """Forget all that the store has granted: the record was deleted."""
         self._bucket.now()  # a request that just started has used a reservation
-        self._reserved.forget()
+        self.reserved.forget()
         self.ask_again()
         self._prefetch.reset()
 
@@ -662,9 +644,9 @@ class SharedBucket:
         self.ask_again()
         self._prefetch.reset()
         self._bucket.now()  # a request that just started has used a reservation
-        self._reserved = self._bucket.own[1]
-        self._reserved.owe_again()
-        self._reserved.give_back()
+        self.reserved = self._bucket.own[1]
+        self.reserved.owe_again()
+        self.reserved.give_back()
 
     def stop(self) -> None:
         """Return all that is reserved: the engine is closed."""

@@ -19,7 +19,7 @@ under way continue and still count: the limit is exceeded until as many have end
 logged.
 
 Invariant: the store knows of at least as many slots as the engine has, or a claim is due; without
-the store the engine has as many as the fallback allows (`SlotOutage`). Once waiters have no slot,
+the store the engine has as many as the fallback allows. Once waiters have no slot,
 the store was asked to wake them, or the pauses between their calls are bounded.
 """
 
@@ -34,9 +34,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiothrottle.errors import twin
-from aiothrottle.stores.caller import SHORTEST_BREAK, Order
-from aiothrottle.stores.slot_outage import SlotOutage
+from aiothrottle._core.semaphore import NO_LIMIT
+from aiothrottle.errors import StoreUnavailable, twin
+from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
+from aiothrottle.stores.health import FIRST_PAUSE, Outage
+from aiothrottle.stores.share import slots_of_share
 from aiothrottle.stores.slots import Claim
 
 if TYPE_CHECKING:
@@ -44,9 +46,8 @@ if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.semaphore import Semaphore
     from aiothrottle.events import StoreDown, StoreUp
-    from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted, SlotStore
-    from aiothrottle.stores.store import Key, OnStoreError
+    from aiothrottle.stores.store import Key, OnStoreError, SharedConcurrency
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -55,6 +56,11 @@ _MOST_WANTED = 64
 # Seconds between two calls for waiters that the store cannot wake: the first pause, by how much it
 # grows, and the longest. Half of it is jitter.
 _PAUSE, _GROWTH, _LONGEST_PAUSE = 0.01, 1.5, 0.5
+# Seconds after an error that is no outage.
+_PAUSE_AFTER_ERROR = 1.0
+# Calls per second of all limiters of the process together, while a server fails for many of them.
+# The first one that is answered notifies the others.
+_RETRIES_PER_SECOND = 20.0
 
 
 class SharedSemaphore:
@@ -73,30 +79,6 @@ class SharedSemaphore:
         on_store_error: What serves while the store fails.
         local_share: This process's share then, with "local"; None: the slots that it held.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_answered_at",
-        "_ask_at",
-        "_bucket",
-        "_changed",
-        "_is_closed",
-        "_is_woken",
-        "_key",
-        "_known",
-        "_letters",
-        "_listens_as",
-        "_number",
-        "_observers",
-        "_outage",
-        "_pause",
-        "_semaphore",
-        "_startable",
-        "_store",
-        "_tries",
-        "_trying",
-        "shared",
-    )
 
     def __init__(
         self,
@@ -121,14 +103,14 @@ class SharedSemaphore:
         self._key = key
         self._startable = startable
         self._changed = changed
-        self._outage = SlotOutage(
-            store,
-            key,
-            choice=on_store_error,
-            local_share=local_share,
-            report=self._report,
-            retry=self._server_returned,
+        self._outage = Outage(
+            store, on_store_error, report=changed, server_returned=weakly(self._server_returned)
         )
+        self._local_share = local_share
+        # Calls that failed one after the other; and how many slots may be used without the store,
+        # None while the fallback does not serve.
+        self._failures = 0
+        self._without_store: int | None = None
         self._is_closed = False
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf
@@ -154,23 +136,17 @@ class SharedSemaphore:
     @property
     def store_up(self) -> bool:
         """Whether the store answered the last call."""
-        return self._outage.store_up
+        return not self._outage.is_down
 
     def is_idle(self, now: float) -> bool:  # noqa: ARG002 - leases run by the clock of the store
         """Return whether no slot is leased or wanted."""
         return self._known == (0, 0)
 
-    def slot_released(self) -> None:
-        """Return a slot that was just released."""
-        self._semaphore.add(-1)
-
-    def tidy(self) -> None:
+    def tidy(self, now: float) -> None:  # noqa: ARG002 - a free slot does not grow old
         """Use slots without the store while the fallback serves, as many as it allows."""
-        if self._outage.serves:
+        if self._without_store is not None:
             held, wanted = self._count()
-            more = min(wanted, (self._outage.slots or 0) - held)
-            if more > 0:
-                self._semaphore.add(more)
+            self._semaphore.add(max(0, min(wanted, self._without_store - held)))
 
     @asynccontextmanager
     async def try_lease(self, *, asks: bool) -> AsyncGenerator[None]:
@@ -185,8 +161,8 @@ class SharedSemaphore:
         trying, mark = self._trying, object()
         trying.add(mark)
         try:
-            self.tidy()
-            if asks and not (self._semaphore.free or self._outage.serves):
+            self.tidy(self._bucket.clock())
+            if asks and not (self._semaphore.free or self._without_store is not None):
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
                 self._changed(None)
@@ -198,17 +174,17 @@ class SharedSemaphore:
 
     # ---- what is claimed, and when ---------------------------------------------------------------
 
-    def due_in(self) -> float:
+    def due_in(self, now: float) -> float:
         """Return the seconds until a claim is due: 0.0 is now, infinity: it is not known."""
-        now, known = self._bucket.clock(), self._known
+        known = self._known
         held, wanted = self._count()
         if known is None and not (held or wanted):
-            gives_up = self._is_closed and self._outage.failures
+            gives_up = self._is_closed and self._failures
             if gives_up or now >= self._answered_at + self.shared.lease:
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
-        if self._outage.failures:  # new waiters ask at once; otherwise the pause has to end
-            is_due = bool(wanted) and not self._outage.serves
+        if self._failures:  # new waiters ask at once; otherwise the pause has to end
+            is_due = bool(wanted) and self._without_store is None
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_woken = self._is_woken and bool(wanted)
@@ -226,12 +202,12 @@ class SharedSemaphore:
         held = semaphore.slots - max(0, free - of_use)
         return held, max(0, min(of_use - free, most))
 
-    def order(self) -> Order | float:
+    def order(self, now: float) -> Order | float:
         """Return the claim that is due now, or the seconds until one is.
 
         Free slots that are of no use go back with it.
         """
-        if wait := self.due_in():
+        if wait := self.due_in(now):
             return wait
         held, wanted = self._count()
         self._semaphore.add(held - self._semaphore.slots)
@@ -256,12 +232,14 @@ class SharedSemaphore:
         self, claim: Claim, tries: "list[asyncio.Future[None]]", granted: "Granted"
     ) -> bool:
         now = self._bucket.clock()
-        if granted.lost and not self._outage.serves:
+        if granted.lost and self._without_store is None:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
             )
-        self._outage.call_answered(now)
+        self._forget_failures()
+        if self._outage.is_down:
+            self._outage.call_answered(now)
         self._semaphore.add(granted.granted)
         self._answered_at = now
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
@@ -296,32 +274,54 @@ class SharedSemaphore:
     def _woken(self) -> None:
         """Claim, as the store has woken the waiters; while it fails, its return does that."""
         self._is_woken = True
-        if not self._outage.failures:
+        if not self._failures:
             self._changed(None)
+
+    # ---- while the store fails -------------------------------------------------------------------
 
     def _failed(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception | None:
         """Return the error for the waiters, or let the fallback serve; and claim again later."""
         now, outage = self._bucket.clock(), self._outage
         tries, self._tries = [*tries, *self._tries], []
-        self._ask_at = now + outage.call_failed(now, error, self.shared.lease)
-        if outage.falls_back(error):
-            if not outage.serves:
+        self._failures += 1
+        pause, is_outage = _PAUSE_AFTER_ERROR, isinstance(error, StoreUnavailable)
+        if isinstance(error, StoreUnavailable):
+            outage.move_to(asyncio.get_running_loop())
+            outage.find(self._key)
+            outage.call_failed(now, self._key, error)
+            pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
+            error = outage.error_for(self._key, error)
+        fair = outage.health.followers / _RETRIES_PER_SECOND
+        pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
+        self._ask_at = now + pause
+        if is_outage and outage.choice != "raise":
+            if self._without_store is None:
                 # A claim without an answer is retried for a lease: slots that the store may have
                 # granted have to be returned.
                 self._answered_at = max(self._answered_at, now)
-                held, _ = self._count()
-                outage.begin_fallback(self.shared, held)
-            self.tidy()
+                self._without_store = self._slots_without_store()
+            self.tidy(now)
             _settle(tries)
             return None
-        outage.end_fallback()
-        error = outage.error_for(error)
+        self._without_store = None
         _settle(tries, lambda: twin(error, self._observers.label))
         return error
 
-    def _report(self, change: "StoreDown | StoreUp | None") -> None:
-        """Report an outage, or its end."""
-        self._changed(change)
+    def _slots_without_store(self) -> int:
+        """Return how many slots the fallback allows."""
+        shared, choice = self.shared, self._outage.choice
+        if choice != "local":
+            return NO_LIMIT if choice == "open" else 0
+        if self._local_share is not None:
+            return slots_of_share(shared.limit, self._local_share)
+        held, _ = self._count()
+        # What each held when the store failed is not more than all may have together.
+        return shared.per_process or max(1, held)
+
+    def _forget_failures(self) -> None:
+        """Begin anew, as the store answers, or there is nothing to call for."""
+        self._outage.unfollow()
+        self._failures, self._without_store = 0, None
 
     def _server_returned(self) -> None:
         """Claim again: the server has answered another limiter."""
@@ -332,7 +332,7 @@ class SharedSemaphore:
     def _rest(self) -> None:
         """Have no claim due until something changes: the store has nothing of this owner."""
         self._known = (0, 0)
-        self._outage.forget_failures()
+        self._forget_failures()  # the store counts as failing until the next answer
         self._ask_at = math.inf
         self._is_woken = False
         self._pause = _PAUSE

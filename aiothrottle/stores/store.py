@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from aiothrottle._checks import check_choice, shown
+from aiothrottle._checks import check_choice, check_number, check_whole, shown
 from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import Amounts
 
@@ -56,11 +56,14 @@ class Answer:
         return tuple([until(each, now) if each > now else 0.0 for each in self.instants])
 
 
+Method: TypeAlias = Literal["reserve", "refund", "peek", "record"]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A call of one of the four methods of `Store` on a record. Its numbers are checked."""
 
-    method: Literal["reserve", "refund", "peek", "record"]
+    method: Method
     #: Tokens; of several costs all methods but `reserve` have one.
     costs: Sequence[float]
     #: The horizon of `reserve` or the instant of `refund`.
@@ -207,6 +210,42 @@ class Store(ABC):
         Args:
             key: Of the record.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConcurrency:
+    """A concurrency limit for all processes together, counted in a store.
+
+    It is given in place of a number as the concurrency limit. All limiters with the same store and
+    `key` count together, whatever their rates are; they should have the same `limit`. Waiters of
+    all processes are served first come, first served.
+
+    Args:
+        limit: How many requests may be inside ``throttle()`` at once, in all processes together.
+        lease: Seconds after which the slots of a crashed process are free. Each process renews its
+            slots every third of it.
+        per_process: The most slots of this limiter. None: all.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument is out of range.
+
+    >>> from aiothrottle import RateLimiter
+    >>> from aiothrottle.stores import MemoryStore
+    >>> limiter = RateLimiter(
+    ...     "50/s", concurrency_limit=SharedConcurrency(40), store=MemoryStore(), key="example.org"
+    ... )
+    """
+
+    limit: int
+    lease: float = 30.0
+    per_process: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_whole("limit", self.limit, "slots")
+        check_number("lease", self.lease, "seconds", above=0)
+        check_whole("per_process", self.per_process, "slots", none="None for all of them")
 
 
 def check_share(on_store_error: OnStoreError, local_share: float | None) -> None:

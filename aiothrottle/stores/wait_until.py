@@ -2,7 +2,9 @@
 
 Strategy. Such an algorithm decides about a request when it arrives, and the timestamp by which it
 decides is in the store. So the store is called for the requests that have arrived, in order and
-many in one call, as far ahead as the algorithm lets a request wait. A request that gets an instant
+many in one call, as far ahead as the algorithm lets a request wait. (With a call for each, one
+after the other, a hundred requests that arrive together would wait for a hundred round trips: more
+than `raise_after` where the store is far.) A request that gets an instant
 waits for it in the queue, as everywhere; the first one that gets none is rejected with all behind
 it, and the store has counted them. A reservation belongs to no particular request: when a request
 leaves the queue, the last reservation is free.
@@ -13,7 +15,7 @@ for a pause or for want of a slot, the store is asked again until there is anoth
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -27,24 +29,11 @@ from aiothrottle.stores.shared_bucket import SharedBucket
 
 if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
-    from aiothrottle._core.wait_queue import Queue, Waiter
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import WaitUntil
     from aiothrottle.stores.store import Answer
 
 _MOST_PER_CALL = 1024
-
-
-class _Decided:
-    """The waiters of a queue but for the undecided ones, in order."""
-
-    __slots__ = ("_queue", "_undecided")
-
-    def __init__(self, queue: "Queue", undecided: "dict[Waiter, None]") -> None:
-        self._queue = queue
-        self._undecided = undecided
-
-    def __iter__(self) -> "Iterator[Waiter]":
-        return (waiter for waiter in self._queue if waiter not in self._undecided)
 
 
 class SharedWaitUntil(SharedBucket):
@@ -56,20 +45,21 @@ class SharedWaitUntil(SharedBucket):
         options: Those of `SharedBucket`.
     """
 
-    __slots__ = ("_observers", "_retry_at", "_undecided")
-
     def __init__(self, *args: Any, observers: "Observers", **options: Any) -> None:  # noqa: ANN401
         self._observers = observers
         # The waiters that the store has not decided about yet, in order.
         self._undecided: dict[Waiter, None] = {}
         super().__init__(*args, **options)
-        self._waiters = _Decided(self._queue, self._undecided)
 
     def _size_calls(self) -> None:
         # A little less than a request may wait, so that the store does not count a rejection of a
         # waiter that it has accepted before.
         self._max_reservation = math.nextafter(max_wait(self.algorithm), 0.0)
-        self._batching = Batching.of(self.algorithm, self._max_reservation)
+        self.batching = Batching.of(self.algorithm, self._max_reservation)
+
+    def _waiters(self) -> "Iterable[Waiter]":
+        """Return those that the store has decided about."""
+        return (waiter for waiter in self._queue if waiter not in self._undecided)
 
     def is_idle(self, now: float) -> bool:
         """Return whether no waiter is undecided either."""
@@ -95,38 +85,37 @@ class SharedWaitUntil(SharedBucket):
         # When to call again for the undecided while the store fails; infinity: when it is back.
         self._retry_at = -math.inf
 
-    def tidy(self) -> None:
+    def tidy(self, now: float) -> None:
         """Return the reservations that do not fit the waiters, and all behind those.
 
         One reservation is for one request here: with a reservation of 2 two requests of a cost of 1
         would start at once.
         """
-        super().tidy()
+        super().tidy(now)
         if self._queue.resuming:
             return
-        ready, fitting = iter(self._reserved.ready), 0
-        for waiter in self._waiters:
+        ready, fitting = iter(self.reserved.ready), 0
+        for waiter in self._waiters():
             if not waiter.cost or _has_left(waiter):
                 continue
             reservation = next(ready, None)
             if reservation is None or not math.isclose(reservation.cost, waiter.cost):
                 break
             fitting += 1
-        self._reserved.give_back_behind(fitting)
+        self.reserved.give_back_behind(fitting)
 
     # ---- the calls for the undecided -------------------------------------------------------------
 
-    def due_in(self) -> float:
+    def due_in(self, now: float) -> float:
         """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
-        wait = self._undecided_due_in()
-        return min(wait, super().due_in()) if wait else 0.0
+        wait = self._undecided_due_in(now)
+        return min(wait, super().due_in(now)) if wait else 0.0
 
-    def _undecided_due_in(self) -> float:
+    def _undecided_due_in(self, now: float) -> float:
         """Return the same of a call for the undecided, which is of no use in a pause."""
         batch = self._next_batch()
         if not batch:
             return math.inf
-        now = self._bucket.now()
         wait = until(max(self._pause.opens_at, self._retry_at), now)
         return max(wait, self._bucket.quota_delay(now, batch[0].cost))
 
@@ -144,20 +133,18 @@ class SharedWaitUntil(SharedBucket):
                     break
         return batch
 
-    def order(self) -> Order | float:
+    def order(self, now: float) -> Order | float:
         """Return the call that is due now, or the seconds until one is."""
-        if wait := self._undecided_due_in():
-            order = super().order()
+        if wait := self._undecided_due_in(now):
+            order = super().order(now)
             return order if isinstance(order, Order) else min(order, wait)
         batch = self._next_batch()
         costs = [waiter.cost for waiter in batch]
         patience, timeout = max_wait(self.algorithm), batch[0].timeout
         if timeout is not None:
-            waited = self._bucket.clock() - batch[0].at
-            patience = max(0.0, min(patience, timeout - waited))
-        call = self.store.reserve(self.key, self.algorithm, costs, horizon=patience)
+            patience = max(0.0, min(patience, timeout - (now - batch[0].at)))
         return Order(
-            call,
+            self.call("reserve", costs, patience),
             partial(self._decided, batch, costs, patience),
             partial(self._failed_to_decide, batch),
         )
@@ -167,14 +154,14 @@ class SharedWaitUntil(SharedBucket):
     ) -> bool:
         taken = len(answer.instants)
         now = self.note(answer)
-        self._reserved.hold(now, costs[:taken], answer.instants, answer.now)
+        self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
         for waiter in batch[:taken]:
             self._undecided.pop(waiter, None)
         if answer.retry_after > patience:
             self._reject(batch[taken:], answer.retry_after, patience)
         elif taken < len(batch):
             wait = answer.retry_after
-            if self.store.is_down:  # its return voids this, see `ask_again`
+            if self.store.outage.is_down:  # its return voids this, see `ask_again`
                 wait = self.store.wait_for_return(costs[taken])
             self._retry_at = now + max(SHORTEST_BREAK, wait)
         if not self._queue.count:
@@ -211,9 +198,9 @@ class SharedWaitUntil(SharedBucket):
 
     def forget(self) -> None:
         """Forget all that the store has granted, but for what the waiters have been promised."""
-        ready = [*self._reserved.ready]
+        ready = [*self.reserved.ready]
         super().forget()
-        self._reserved.ready.extend(ready)
+        self.reserved.ready.extend(ready)
 
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop."""

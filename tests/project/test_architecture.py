@@ -253,7 +253,7 @@ def test_plain_limiter_loads_no_third_party_and_no_part_that_it_does_not_need() 
     assert not LARGE & loaded
     modules = {name.partition(".")[2] or "__init__" for name in loaded if "aiothrottle" in name}
     of_stores = {module for module in modules if layer(module) == "stores"}
-    assert of_stores <= {"stores", "stores.store", "stores.shared_concurrency"}
+    assert of_stores <= {"stores", "stores.store"}
     layers = {layer(module) for module in modules - of_stores}
     assert layers == {"__init__", "values", "limiter", "_core", "algorithms", "adaptive"}
     assert not {"keyed", "per_loop", "retry", "server_limits"} & modules

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from aiothrottle.stores.caller import Caller, Order
+from aiothrottle.stores.caller import Caller, Order, weakly
 from tests.support.virtually import now, turns, virtual
 from tests.support.watching import cancel, others
 
@@ -20,20 +20,20 @@ class Orders:
         self.due_at: list[float] = list(due_at)
         self.made: list[float] = []
         self.filled: list[str] = []
-        self.stopped = self.tidied = 0
+        self.stopped = 0
         self.error: Exception | None = None
 
     def is_idle(self, now: float) -> bool:
         return now >= 0.0 and not self.due_at
 
-    def tidy(self) -> None:
-        self.tidied += 1
+    def tidy(self, now: float) -> None:  # noqa: ARG002
+        raise AssertionError("the engine does it")
 
-    def due_in(self) -> float:
-        return max(0.0, self.due_at[0] - now()) if self.due_at else math.inf
+    def due_in(self, now: float) -> float:
+        return max(0.0, self.due_at[0] - now) if self.due_at else math.inf
 
-    def order(self) -> Order | float:
-        if wait := self.due_in():
+    def order(self, now: float) -> Order | float:
+        if wait := self.due_in(now):
             return wait
         return Order(self.call(self.due_at.pop(0)), self.fill, self.fail, self.stop_call)
 
@@ -74,7 +74,7 @@ class Served:
 
 def begin(part: Orders) -> tuple[Caller, Served]:
     served = Served()
-    caller = Caller(part, "aiothrottle test", served.serve)
+    caller = Caller(part, "aiothrottle test", now, served.serve)
     caller.restart(asyncio.get_running_loop())
     return caller, served
 
@@ -136,14 +136,14 @@ async def test_error_is_served_and_what_is_still_due_follows() -> None:
     part = Orders(0, 0)
     part.error = ValueError("no")
     caller, served = begin(part)
-    caller.prepare()
+    caller.start(now())
     await asyncio.sleep(1.0005)
     part.error = None
     assert [type(it) for it in served.errors] == [ValueError]
     assert not others(), "the waiters have not left yet"
     await asyncio.sleep(2)
     assert part.made == pytest.approx([0, 1.001])
-    assert (part.filled, part.tidied) == (["0"], 1)
+    assert part.filled == ["0"]
 
 
 @virtual
@@ -182,7 +182,7 @@ async def test_answer_that_cannot_be_taken_is_an_error_of_the_call() -> None:
             served.append(error)
 
     queue = Queue()
-    caller = Caller(part, "calls", queue.serve)
+    caller = Caller(part, "calls", now, queue.serve)
     caller.restart(asyncio.get_running_loop())
     wrong = ValueError("malformed")
 
@@ -196,3 +196,13 @@ async def test_answer_that_cannot_be_taken_is_an_error_of_the_call() -> None:
     assert served == [wrong]
     await asyncio.sleep(5)
     assert len(part.made) == 2
+
+
+def test_weak_method_is_called_while_its_object_lives() -> None:
+    served = Served()
+    errors, serve = served.errors, weakly(served.serve)
+    serve(None)
+    del served
+    gc.collect()
+    serve(None)
+    assert errors == [None]
