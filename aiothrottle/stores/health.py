@@ -93,7 +93,8 @@ class Health:
         self._try_at = 0.0
         #: Whether a follower is trying the server now.
         self.is_tried: bool = False
-        self._followers: WeakKeyDictionary[Outage, None] = WeakKeyDictionary()
+        #: The limiters for which the server fails, in the order in which they try it.
+        self.followers: WeakKeyDictionary[Outage, None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.counter.restart()
 
@@ -142,8 +143,8 @@ class Health:
         if self._reported_at is not None:
             _LOG.info("%s is back after %s", self._name, duration(_now() - self._reported_at))
             self._reported_at = None
-        followers = list(self._followers)
-        self._followers.clear()
+        followers = list(self.followers)
+        self.followers.clear()
         self._notify(followers)
 
     def _notify(self, followers: "list[Outage]") -> None:
@@ -154,22 +155,9 @@ class Health:
 
     # ---- followers -------------------------------------------------------------------------------
 
-    @property
-    def followers(self) -> int:
-        """The number of limiters for which the server fails."""
-        return len(self._followers)
-
-    def follow(self, follower: "Outage") -> None:
-        """Notify the follower when the server is back."""
-        self._followers[follower] = None
-
-    def unfollow(self, follower: "Outage") -> None:
-        """Notify it no more."""
-        self._followers.pop(follower, None)
-
     def probe_later(self) -> None:
         """Have a follower that needs the server try it when it is time."""
-        if self._timer is None and not self.is_tried and self._followers and self._loop is not None:
+        if self._timer is None and not self.is_tried and self.followers and self._loop is not None:
             pause = max(FIRST_PAUSE, self.pause())
             self._timer = self._loop.call_later(pause, self._probe, context=Context())
 
@@ -186,9 +174,9 @@ class Health:
         self._timer = None
         if self.is_tried:
             return
-        for follower in list(self._followers):
+        for follower in list(self.followers):
             if follower.probe is not None and follower.probe():
-                self._followers[follower] = self._followers.pop(follower)  # in turns
+                self.followers[follower] = self.followers.pop(follower)  # in turns
                 return
 
 
@@ -290,11 +278,11 @@ class Outage:
 
     def follow(self) -> None:
         """Try the server in turns with the others, and be notified when it is back."""
-        self.health.follow(self)
+        self.health.followers[self] = None
 
     def unfollow(self) -> None:
         """Be notified no more."""
-        self.health.unfollow(self)
+        self.health.followers.pop(self, None)
 
 
 def _meanwhile(choice: str, key: Key | None) -> str:

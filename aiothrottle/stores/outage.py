@@ -454,7 +454,7 @@ class Fallback:
                     self._record(now, total(costs[place:]))
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
-                self._share.spend(now, cost, divisor, longest)
+                self._share.spend(now, cost, divisor)
             if self.spent is not None:
                 self.spent.add(now, cost)
             instants.append(Here(now + wait, divisor))

@@ -164,8 +164,10 @@ class LocalShare:
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> share = LocalShare(SlidingWindowLog("10/s"))
-    >>> [share.spend(0.0, 1, divisor=4) for _ in range(3)]  # a quarter of ten
-    [0.0, 0.0, 1.0]
+    >>> for _ in range(2):
+    ...     share.spend(0.0, 1, divisor=4)  # a quarter of ten
+    >>> share.wait(0.0, 1, divisor=4)
+    1.0
     """
 
     __slots__ = ("_algorithm", "_record")
@@ -203,18 +205,15 @@ class LocalShare:
         first = common(cost * divisor, self._algorithm.capacity)
         return self._record.peek(self._algorithm, now, first).retry_after
 
-    def spend(self, now: float, cost: float, divisor: float, horizon: float = 0.0) -> float:
-        """Spend the cost if it may start within the horizon. Return the seconds until it may."""
-        wait = self.wait(now, cost, divisor)
-        if wait <= horizon:
-            rest = common(cost * divisor, _MOST_STEPS * self._algorithm.capacity)
-            while rest:
-                # What is more than the capacity is taken as soon as it fits: so one of eight
-                # processes that share two per minute starts one request every four minutes.
-                part = common(rest, self._algorithm.capacity)
-                self._record.reserve(self._algorithm, now, [part], math.inf)
-                rest -= part
-        return wait
+    def spend(self, now: float, cost: float, divisor: float) -> None:
+        """Spend the cost, now or as soon as it may start."""
+        rest = common(cost * divisor, _MOST_STEPS * self._algorithm.capacity)
+        while rest:
+            # What is more than the capacity is taken as soon as it fits: so one of eight processes
+            # that share two per minute starts one request every four minutes.
+            part = common(rest, self._algorithm.capacity)
+            self._record.reserve(self._algorithm, now, [part], math.inf)
+            rest -= part
 
     def record(self, now: float, cost: float) -> None:
         """Count what was spent here already, whether it fits or not."""

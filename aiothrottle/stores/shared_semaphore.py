@@ -291,7 +291,7 @@ class SharedSemaphore:
             outage.call_failed(now, self._key, error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
             error = outage.error_for(self._key, error)
-        fair = outage.health.followers / _RETRIES_PER_SECOND
+        fair = len(outage.health.followers) / _RETRIES_PER_SECOND
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
         self._ask_at = now + pause
         if is_outage and outage.choice != "raise":
