@@ -7,9 +7,9 @@ cancellation at each await:
 0. Before the first attempt, call the hooks: `key`, `cost`, `priority`. If one raises, nothing was
    taken. No await.
 1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
-2. Send. Cancelled, or if it raises: the permit is released.
-3. Have the response hold the permit, call `settle`, and parse the headers. No await; if `settle`
-   raises, the response is closed, which releases the permit.
+2. Send, and have the response hold the permit. Cancelled, or if it raises: the permit is released.
+3. Call `settle`, and parse the headers. No await; if `settle` raises, the response is closed, which
+   releases the permit.
 4. Read a short body that may report more; call `Retry.should_retry`. Cancelled, or if it raises:
    the response is closed, which releases the permit.
 5. Report the outcome to the limiter, which pauses if the server throttled. No await.
@@ -273,6 +273,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     self._on_grant(request, permit)
             try:
                 response = await send(request)
+                status, headers = adapter.receive(request, response, permit)
             except BaseException as error:
                 try:
                     failure = self._failure(error, server, outcome, permit, terms)
@@ -283,7 +284,6 @@ class RetryLoop(Generic[_Request, _Response]):
                     raise
                 outcome = failure
             else:
-                status, headers = adapter.receive(request, response, permit)
                 if server is not None:
                     self._ended(server, status)
                 if terms is not None and permit is not None:

@@ -42,6 +42,21 @@ async def test_middleware_that_sends_twice_needs_one_slot(is_outside: bool, path
         (await limiter.acquire(timeout=1.0)).release()
 
 
+async def test_response_that_cannot_be_held_returns_its_slot() -> None:
+    class Foreign:
+        status = 200
+
+    async def foreign(_: ClientRequest, __: ClientHandlerType) -> Any:
+        return Foreign()
+
+    limiter = RateLimiter(concurrency_limit=1)
+    chain: list[Any] = [ThrottleMiddleware(limiter, retry=ONCE), foreign]
+    async with ClientSession(middlewares=chain) as session:
+        with pytest.raises(AttributeError) as caught:
+            await session.get("http://127.0.0.1:9/")
+    assert limiter.statistics().in_flight == 0, caught.value  # whose traceback keeps the permit
+
+
 @sessions
 async def test_digest_and_expectation_need_one_slot(integration: Integration) -> None:
     digest = aiohttp.DigestAuthMiddleware("user", "secret")
