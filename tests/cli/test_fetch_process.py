@@ -68,6 +68,21 @@ def test_signal_finishes_what_is_in_flight_and_follows_no_redirect(serve: Serve,
     assert found == {urls[0]: (500, "whole"), **dict.fromkeys(urls[2:5], (200, "whole"))}
 
 
+def test_verbose_run_says_that_it_was_aborted(serve: Serve, out: Path) -> None:
+    server = serve(always(after=60))
+    with start("fetch", str(server.url), "-o", str(out), "-v") as fetch:
+        until_sent(server, 1)
+        fetch.send_signal(signal.SIGINT)
+        assert fetch.stderr is not None
+        lines = iter(fetch.stderr.readline, "")
+        assert any("again to abort" in line for line in lines)
+        fetch.send_signal(signal.SIGINT)
+        messages = "".join(lines)
+        assert fetch.wait(10) == 130
+    assert f" {server.url}: aborted after " in messages, messages
+    assert "CancelledError" not in messages
+
+
 def test_ctrl_c_ends_a_silent_or_blocked_pipe(serve: Serve) -> None:
     url = serve().url
     with start("fetch") as fetch:  # without arguments, the list is the standard input

@@ -1,5 +1,6 @@
 """The result of one URL, its identity, and its line of JSON. Pure."""
 
+import asyncio
 import base64
 import codecs
 import contextlib
@@ -110,6 +111,8 @@ def described(error: BaseException) -> str:
     """Return why there is no complete response, without credentials."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, asyncio.CancelledError):
+        return "aborted"
     return without_credentials(str(error) or type(error).__name__)
 
 
