@@ -62,7 +62,7 @@ def part(arrivals: Iterable[Arrival], rate: Rate, since: float, until: float) ->
     for arrival in arrivals:
         if since <= arrival.at < until:
             sent += 1
-            admitted[arrival.client] = admitted.get(arrival.client, 0) + (not arrival.refused)
+            admitted[arrival.client] = admitted.get(arrival.client, 0) + (not arrival.throttled)
     total = sum(admitted.values())
     squares = sum(count**2 for count in admitted.values())
     return Part(
@@ -120,7 +120,7 @@ def found_after(outcome: Outcome, rate: Rate, since: float, end: float) -> float
     admitted = [0] * (int(end / rate.period) + 1)
     throttled = admitted.copy()
     for arrival in outcome.arrivals:
-        counts = throttled if arrival.refused else admitted
+        counts = throttled if arrival.throttled else admitted
         counts[int(arrival.at / rate.period)] += 1
     limit = rate.limit * length
     for first in range(int(since / rate.period), len(admitted) - length):
@@ -287,7 +287,7 @@ def jittered(rate: Rate, jitter: float, guard: float | Literal["auto"], seed: in
     """Simulate a limiter that knows the limit, with a guard."""
     make = partial(RateLimiter, rate, guard=guard)
     outcome = simulate(make, Server(rate), jitter=jitter, workers=WORKERS, seconds=100, seed=seed)
-    return Part(outcome.refused_share, outcome.utilisation)
+    return Part(outcome.throttled_share, outcome.utilisation)
 
 
 def guards(report: Report, seeds: range) -> None:

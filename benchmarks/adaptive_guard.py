@@ -64,7 +64,7 @@ async def watch(case: Case, guard: Guard) -> Part:
         await asyncio.gather(*tasks, return_exceptions=True)
         requests = server.audit.requests
         begun = requests[0].arrived_at
-        arrivals = [Arrival(it.arrived_at - begun, 0, it.refused) for it in requests]
+        arrivals = [Arrival(it.arrived_at - begun, 0, it.throttled) for it in requests]
     return part(arrivals, RATE, SINCE, SECONDS)
 
 

@@ -54,7 +54,7 @@ async def search(rate: Rate, algorithm: AlgorithmName, start: float) -> Part:
         await asyncio.gather(*tasks, return_exceptions=True)
         requests = server.audit.requests
         begun = requests[0].arrived_at
-        arrivals = [Arrival(it.arrived_at - begun, 0, it.refused) for it in requests]
+        arrivals = [Arrival(it.arrived_at - begun, 0, it.throttled) for it in requests]
     return part(arrivals, rate, SEARCH * rate.period, SECONDS)
 
 

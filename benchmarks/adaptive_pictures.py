@@ -122,7 +122,7 @@ def draw(run: Run, axes: Axes) -> None:
 
 def draw_arrivals(run: Run, arrivals: tuple[Arrival, ...], axes: Axes) -> None:
     """Draw the traffic at the server as bars: throttled requests on top of admitted ones."""
-    counts = Counter((int(it.at / run.bar), it.refused) for it in arrivals)
+    counts = Counter((int(it.at / run.bar), it.throttled) for it in arrivals)
     bars = range(round(run.seconds / run.bar))
     edges = list(accumulate([run.bar] * len(bars), initial=0.0))
     admitted = [counts[bar, False] / run.bar for bar in bars]

@@ -98,7 +98,7 @@ def run(
         for seed in SEEDS
     ]
     return Result(
-        statistics.mean(outcome.refused_share for outcome in outcomes),
+        statistics.mean(outcome.throttled_share for outcome in outcomes),
         statistics.mean(outcome.utilisation for outcome in outcomes),
     )
 

@@ -76,13 +76,13 @@ def report(pages: int = 300, rounds: int = 3) -> Report:
         for name in shares:
             seconds, audit = asyncio.run(crawl(name, pages))
             shares[name] = min(shares[name], best / seconds)
-            throttled[name] += audit.refused
+            throttled[name] += audit.throttled
             rows.append(
                 [
                     f"{name}, round {number}",
                     f"{seconds:.3f}",
                     f"{best / seconds:.1%}",
-                    str(audit.refused),
+                    str(audit.throttled),
                     str(audit.greatest_count(1.0)),
                     str(audit.greatest_concurrency),
                 ]

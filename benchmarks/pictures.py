@@ -108,8 +108,8 @@ def rows_of_crawl() -> Iterator[Row]:
         outcome = simulate(make, server, workers=10, seconds=4.0)
         yield Row(
             name,
-            f"{outcome.sent} sent, {outcome.refused} throttled",
-            [(arrival.at, arrival.refused) for arrival in outcome.arrivals],
+            f"{outcome.sent} sent, {outcome.throttled} throttled",
+            [(arrival.at, arrival.throttled) for arrival in outcome.arrivals],
         )
 
 

@@ -60,7 +60,7 @@ async def main() -> None:
             )
         failed = sum(request.status == 503 for request in server.audit.requests)
         print(f"{books} books and {authors} authors")
-        print(f"{server.audit.sent} requests, {failed} failed, {server.audit.refused} throttled")
+        print(f"{server.audit.sent} requests, {failed} failed, {server.audit.throttled} throttled")
 
 
 # ---- the API ---------------------------------------------------------------------------------

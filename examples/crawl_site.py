@@ -149,7 +149,7 @@ async def crawl_own_site(options: argparse.Namespace) -> None:
     ) as server:
         await crawl(server.url, options)
         audit = server.audit
-        print(f"{audit.sent} requests, {audit.refused} throttled", file=sys.stderr)
+        print(f"{audit.sent} requests, {audit.throttled} throttled", file=sys.stderr)
 
 
 def read_options() -> argparse.Namespace:

@@ -89,7 +89,7 @@ async def own_hosts(per_host: float) -> AsyncGenerator[list[URL]]:
         ]
         yield [server.url for server in servers]
         sent = sum(server.audit.sent for server in servers)
-        throttled = sum(server.audit.refused for server in servers)
+        throttled = sum(server.audit.throttled for server in servers)
         print(f"{sent} requests, {throttled} throttled", file=sys.stderr)
 
 

@@ -86,7 +86,7 @@ async def run_offline() -> None:
                 service.terminate()
                 await service.wait()
     print(f"{statuses[200]} answered, {statuses[503]} asked to retry")
-    print(f"{upstream.audit.sent} requests upstream, {upstream.audit.refused} throttled")
+    print(f"{upstream.audit.sent} requests upstream, {upstream.audit.throttled} throttled")
 
 
 async def call(health: str, url: str) -> Counter[int]:

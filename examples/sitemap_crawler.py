@@ -154,7 +154,7 @@ async def crawl_own_sites() -> None:
     ):
         await crawl([one.url, two.url])
         audits = one.audit, two.audit
-    sent, throttled = (sum(audit.sent for audit in audits), sum(it.refused for it in audits))
+    sent, throttled = (sum(audit.sent for audit in audits), sum(it.throttled for it in audits))
     print(f"{sent} requests, {throttled} throttled", file=sys.stderr)
 
 

@@ -98,7 +98,7 @@ async def run_offline() -> None:
     """Run the tasks against a fake API with the same limit."""
     async with RateLimitedServer(RATE) as server:
         await enqueue(str(server.url))
-    print(f"{server.audit.sent} requests, {server.audit.refused} throttled")
+    print(f"{server.audit.sent} requests, {server.audit.throttled} throttled")
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ async def crawl(redis_port: int) -> None:
             print(printed.decode(), end="")
         instants = [request.arrived_at for request in server.audit.requests]
         seconds = max(instants) - min(instants)
-        print(f"{len(instants)} requests in {seconds:.1f} s, {server.audit.refused} throttled")
+        print(f"{len(instants)} requests in {seconds:.1f} s, {server.audit.throttled} throttled")
 
 
 @contextlib.contextmanager

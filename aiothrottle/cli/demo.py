@@ -120,7 +120,7 @@ class Run:
             "pages": found,
             "seconds": self.seconds,
             "sent": audit.sent,
-            "throttled": audit.refused,
+            "throttled": audit.throttled,
             "most_in_period": audit.greatest_count(self.terms.rate.period),
             "most_at_once": audit.greatest_concurrency,
             "used": self.terms.least_time(found) / self.seconds if found else 0.0,
@@ -131,8 +131,8 @@ class Run:
         wrong: list[str] = []
         if missing := self.terms.pages - len(self.found):
             wrong.append(f"{missing} of {self.terms.pages} pages are missing")
-        if self.audit.refused:
-            wrong.append(f"{self.audit.refused} of {self.audit.sent} requests were throttled")
+        if self.audit.throttled:
+            wrong.append(f"{self.audit.throttled} of {self.audit.sent} requests were throttled")
         return " and ".join(wrong) or None
 
 
@@ -249,7 +249,7 @@ async def _tick(run: Run, display: Display) -> None:
     while display.is_live:
         found, pages = len(run.found), run.terms.pages
         meter.mark(time.monotonic(), run.audit.sent, found / pages)
-        parts = meter.parts(f"{run.name}: {found} of {pages} pages", 0, run.audit.refused)
+        parts = meter.parts(f"{run.name}: {found} of {pages} pages", 0, run.audit.throttled)
         display.show(parts, meter.fraction, meter.left)
         await asyncio.sleep(GLANCE)
 
@@ -309,9 +309,13 @@ def _document(terms: Terms, runs: Sequence[Run]) -> dict[str, object]:
 
 def _panel(run: Run) -> Panel:
     """Return the panel of a crawl in the picture."""
+    throttled = run.audit.throttled
     return Panel(
-        f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {run.audit.refused} throttled",
-        [(request.arrived_at - run.started_at, request.refused) for request in run.audit.requests],
+        f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {throttled} throttled",
+        [
+            (request.arrived_at - run.started_at, request.throttled)
+            for request in run.audit.requests
+        ],
         run.seconds,
         run.terms.rate,
     )

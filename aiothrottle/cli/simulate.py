@@ -165,8 +165,8 @@ def _run(parser: argparse.ArgumentParser, show: Show, world: World, clients: Cli
     shown = min(world.seconds, _SHOWN * world.rate.period)
     panels = [
         Panel(
-            f"{name}: {it.sent} sent, {it.refused} throttled, {it.utilisation:.1%} used",
-            [(arrival.at, arrival.refused) for arrival in it.arrivals if arrival.at < shown],
+            f"{name}: {it.sent} sent, {it.throttled} throttled, {it.utilisation:.1%} used",
+            [(arrival.at, arrival.throttled) for arrival in it.arrivals if arrival.at < shown],
             shown,
             world.rate,
         )
@@ -191,7 +191,7 @@ def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -
             {
                 "name": name,
                 "sent": outcome.sent,
-                "throttled": outcome.refused,
+                "throttled": outcome.throttled,
                 "used": outcome.utilisation,
                 "wait_mean": _known(outcome.waits.mean),
                 "wait_p50": _known(outcome.waits.p50),

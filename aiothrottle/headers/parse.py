@@ -290,7 +290,9 @@ def _add_nested(fields: Fields, result: BodyResult) -> None:
 
 def _is_throttled(status: int, profile: Profile | None, result: BodyResult | None) -> bool:
     """Return whether the status or the body explicitly means a throttled request."""
-    if status in _THROTTLED_STATUSES or (profile is not None and status in profile.refusals):
+    if status in _THROTTLED_STATUSES or (
+        profile is not None and status in profile.throttled_statuses
+    ):
         return True
     return result is not None and result.throttled and status != _TOO_LARGE
 

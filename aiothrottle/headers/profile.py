@@ -142,7 +142,7 @@ class Profile:
         read: When that was read, "2026-11-20".
         limits: Where its limits are.
         milliseconds: Headers whose plain numbers are milliseconds, not seconds.
-        refusals: Statuses that mean a throttled request from this vendor only.
+        throttled_statuses: Statuses that mean a throttled request from this vendor only.
         windows: Windows in seconds of limits that differ by the names of their headers, by that
             name.
         binds: The header with the name of the binding limit.
@@ -176,7 +176,7 @@ class Profile:
     read: str = ""
     limits: tuple[Limit | Items | Json, ...] = ()
     milliseconds: frozenset[str] = frozenset()
-    refusals: frozenset[int] = frozenset()
+    throttled_statuses: frozenset[int] = frozenset()
     windows: tuple[tuple[str, float], ...] = ()
     binds: str = ""
     aliases: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ class Profile:
             for value in cast("tuple[object, ...]", values):
                 if not isinstance(value, kind):
                     raise TypeError(f"{name} of a Profile must each be a {wanted}, got {value!r}")
-        for name in ("milliseconds", "refusals", "body_statuses"):
+        for name in ("milliseconds", "throttled_statuses", "body_statuses"):
             values = getattr(self, name)
             if not isinstance(values, frozenset):
                 raise TypeError(f"{name} of a Profile must be a frozenset, got {values!r}")
@@ -219,7 +219,7 @@ class Profile:
         return bool(
             self.limits
             or self.milliseconds
-            or self.refusals
+            or self.throttled_statuses
             or self.windows
             or self.body_statuses
             or self.least_backoff

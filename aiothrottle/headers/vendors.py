@@ -27,7 +27,7 @@ def _profile(table: _Table) -> Profile:
             read=table.pop("date").isoformat(),
             limits=tuple(map(_limit, table.pop("limits", ()))),
             milliseconds=frozenset(table.pop("milliseconds", ())),
-            refusals=frozenset(table.pop("refusals", ())),
+            throttled_statuses=frozenset(table.pop("throttled_statuses", ())),
             body_statuses=frozenset(table.pop("body_statuses", ())),
             windows=tuple(table.pop("windows", {}).items()),
             **_with_tuples(table),

@@ -14,12 +14,12 @@ class Arrival(NamedTuple):
     Args:
         at: When it arrived, in seconds.
         client: The number of the client that sent it.
-        refused: Whether the server throttled it.
+        throttled: Whether the server throttled it.
     """
 
     at: float
     client: int
-    refused: bool
+    throttled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Outcome:
 
     Attributes:
         sent: Requests that arrived, throttled or not; every attempt counts.
-        refused: Requests that were throttled.
+        throttled: Requests that were throttled.
         utilisation: Admitted requests, as a part of the most that the algorithm could have admitted
             in the time.
         waits: Of the admitted requests, until their last attempt was sent.
@@ -61,7 +61,7 @@ class Outcome:
     """
 
     sent: int
-    refused: int
+    throttled: int
     utilisation: float
     waits: Waits
     fairness: float
@@ -73,17 +73,17 @@ class Outcome:
     @property
     def admitted(self) -> int:
         """Requests that arrived and were not throttled."""
-        return self.sent - self.refused
+        return self.sent - self.throttled
 
     @property
-    def refused_share(self) -> float:
+    def throttled_share(self) -> float:
         """Throttled requests, as a part of those that were sent."""
-        return self.refused / self.sent if self.sent else 0.0
+        return self.throttled / self.sent if self.sent else 0.0
 
     def __str__(self) -> str:
         """Return a summary in one line."""
         return (
-            f"{self.sent} sent, {self.refused_share:.2%} throttled, {self.utilisation:.1%} used, "
+            f"{self.sent} sent, {self.throttled_share:.2%} throttled, {self.utilisation:.1%} used, "
             f"waited {number(self.waits.mean, 3)} s (p99 {number(self.waits.p99, 3)} s), "
             f"at most {self.greatest_count} in a period, fairness {self.fairness:.3f}"
         )
@@ -125,7 +125,7 @@ def cells(outcomes: Mapping[str, Outcome]) -> list[list[str]]:
 def _cells(outcome: Outcome) -> list[str]:
     return [
         f"{outcome.sent}",
-        f"{outcome.refused_share * 100:.2f} %",
+        f"{outcome.throttled_share * 100:.2f} %",
         f"{outcome.utilisation * 100:.1f} %",
         f"{outcome.waits.mean:.3f} s",
         f"{outcome.waits.p99:.3f} s",

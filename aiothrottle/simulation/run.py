@@ -62,10 +62,10 @@ def simulate(
         RuntimeError: An event loop is running in this thread.
 
     >>> exact = simulate(lambda: RateLimiter("20/s", guard=0.0), "20/s")
-    >>> exact.refused > 0
+    >>> exact.throttled > 0
     True
     >>> guarded = simulate(lambda: RateLimiter("20/s", guard=0.01), "20/s")
-    >>> guarded.refused
+    >>> guarded.throttled
     0
     """
     if _a_loop_runs():

@@ -194,10 +194,10 @@ class World:
         """Return what was recorded."""
         admitted = [0] * clients
         for arrival in self._arrivals:
-            admitted[arrival.client] += not arrival.refused
+            admitted[arrival.client] += not arrival.throttled
         return Outcome(
             sent=len(self._arrivals),
-            refused=len(self._arrivals) - sum(admitted),
+            throttled=len(self._arrivals) - sum(admitted),
             utilisation=sum(admitted) / self._most,
             waits=waits_of(self._waits),
             fairness=fairness(admitted),

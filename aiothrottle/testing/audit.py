@@ -12,7 +12,7 @@ class RecordedRequest:
         arrived_at: When it arrived, on the clock of `time.monotonic`, in seconds.
         method: Its HTTP method.
         path: Its path, decoded and without the query.
-        refused: Whether the server throttled it.
+        throttled: Whether the server throttled it.
         status: The status of the response; None while there is none, and for ever if the server was
             silent, the client went away, or the server was closed.
 
@@ -21,7 +21,7 @@ class RecordedRequest:
     arrived_at: float
     method: str
     path: str
-    refused: bool
+    throttled: bool
     status: int | None = None
 
 
@@ -75,14 +75,14 @@ class Audit:
         return len(self.requests)
 
     @property
-    def refused(self) -> int:
+    def throttled(self) -> int:
         """How many requests the server throttled."""
-        return sum(request.refused for request in self.requests)
+        return sum(request.throttled for request in self.requests)
 
     @property
     def admitted(self) -> int:
         """How many requests were not throttled, whatever their status."""
-        return self.sent - self.refused
+        return self.sent - self.throttled
 
     def greatest_count(self, period: float, *, admitted_only: bool = False) -> int:
         """Return the greatest number of arrivals in any half-open window of `period` seconds.
@@ -98,7 +98,7 @@ class Audit:
             ValueError: `period` is not greater than zero.
 
         """
-        counted = (r.arrived_at for r in self.requests if not (admitted_only and r.refused))
+        counted = (r.arrived_at for r in self.requests if not (admitted_only and r.throttled))
         return greatest_count(counted, period)
 
     def record(self, request: RecordedRequest, open_exchanges: int) -> None:
@@ -118,6 +118,6 @@ class Audit:
 
     def __repr__(self) -> str:
         return (
-            f"<Audit: {self.sent} sent, {self.refused} throttled, "
+            f"<Audit: {self.sent} sent, {self.throttled} throttled, "
             f"at most {self.greatest_concurrency} at once>"
         )

@@ -24,7 +24,7 @@ from aiothrottle.testing.algorithms import (
 from aiothrottle.testing.audit import Audit, RecordedRequest
 
 AlgorithmName: TypeAlias = Literal["sliding-window-log", "fixed-window", "token-bucket"]
-Refusal: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
+ThrottledResponse: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 
 
 class RateLimitedServer:
@@ -47,10 +47,10 @@ class RateLimitedServer:
         concurrency_limit: How many exchanges may be open at once. An exchange is open from the
             arrival of a request until the whole response, body included, is written or the client
             is gone; a throttled request does not count. None is no limit.
-        refusal: The response to a throttled request. `"429-seconds"`: status 429 with `Retry-After`
-            in seconds; `"429-date"`: with `Retry-After` as an HTTP date; both rounded up to a whole
-            second. `"429"`: no `Retry-After`. `"503"`: status 503 with `Retry-After` in
-            seconds. `"silence"`: no response, ever. `Retry-After` is one second for a request
+        throttled_response: The response to a throttled request. `"429-seconds"`: status 429 with
+            `Retry-After` in seconds; `"429-date"`: with `Retry-After` as an HTTP date; both rounded
+            up to a whole second. `"429"`: no `Retry-After`. `"503"`: status 503 with `Retry-After`
+            in seconds. `"silence"`: no response, ever. `Retry-After` is one second for a request
             beyond the concurrency limit, as it is unknown when an exchange will end.
         latency: How long each request travels before the server sees it.
         jitter: The most that it travels longer, at random: the algorithm sees jittered arrivals.
@@ -75,7 +75,7 @@ class RateLimitedServer:
                 for _ in range(100):
                     group.create_task(session.get(server.url))
             assert server.audit.sent == 100
-            assert server.audit.refused == 0
+            assert server.audit.throttled == 0
 
     """
 
@@ -87,14 +87,14 @@ class RateLimitedServer:
         burst: float | None = None,
         phase: float = 0.0,
         concurrency_limit: int | None = None,
-        refusal: Refusal = "429-seconds",
+        throttled_response: ThrottledResponse = "429-seconds",
         latency: float = 0.0,
         jitter: float = 0.0,
         seed: int = 0,
         handler: Handler | None = None,
     ) -> None:
         check_choice("algorithm", algorithm, get_args(AlgorithmName))
-        check_choice("refusal", refusal, get_args(Refusal))
+        check_choice("throttled_response", throttled_response, get_args(ThrottledResponse))
         check_whole("concurrency_limit", concurrency_limit, none="None for no limit")
         check_number("latency", latency, "seconds")
         check_number("jitter", jitter, "seconds")
@@ -105,7 +105,7 @@ class RateLimitedServer:
             None if rate is None else as_rate(rate), algorithm, burst, phase
         )
         self._concurrency_limit = concurrency_limit
-        self._refusal: Refusal = refusal
+        self._throttled_response: ThrottledResponse = throttled_response
         self._latency = latency
         self._jitter = jitter
         self._random = random.Random(seed)
@@ -183,7 +183,7 @@ class RateLimitedServer:
         await asyncio.sleep(self._delay())
         record, wait = self._receive(request)
         try:
-            response = await (self._handler(request) if wait is None else self._refuse(wait))
+            response = await (self._handler(request) if wait is None else self._throttle(wait))
             record.status = response.status
             await _send(request, response)
         except web.HTTPException as error:
@@ -204,7 +204,7 @@ class RateLimitedServer:
         self._forget_lost_clients()
         now = time.monotonic()
         wait = self._judge(now - self._started_at)
-        record = RecordedRequest(now, request.method, request.path, refused=wait is not None)
+        record = RecordedRequest(now, request.method, request.path, throttled=wait is not None)
         self._open[record] = request
         self.audit.record(record, len(self._open))
         return record, wait
@@ -218,7 +218,7 @@ class RateLimitedServer:
 
     def _judge(self, now: float) -> float | None:
         if self._concurrency_limit is not None:
-            admitted = sum(not record.refused for record in self._open)
+            admitted = sum(not record.throttled for record in self._open)
             if admitted >= self._concurrency_limit:
                 return 1.0
         if self._algorithm is not None:
@@ -228,12 +228,12 @@ class RateLimitedServer:
             self._algorithm.count(now)
         return None
 
-    async def _refuse(self, wait: float) -> web.StreamResponse:
-        if self._refusal == "silence":
+    async def _throttle(self, wait: float) -> web.StreamResponse:
+        if self._throttled_response == "silence":
             await asyncio.get_running_loop().create_future()
-        retry_after = _retry_after(self._refusal, wait, time.time())
+        retry_after = _retry_after(self._throttled_response, wait, time.time())
         return web.Response(
-            status=503 if self._refusal == "503" else 429,
+            status=503 if self._throttled_response == "503" else 429,
             text="That was one request too many.\n",
             headers={} if retry_after is None else {"Retry-After": retry_after},
         )
@@ -286,10 +286,10 @@ async def _send(request: web.Request, response: web.StreamResponse) -> None:
         await response.write_eof()
 
 
-def _retry_after(refusal: Refusal, wait: float, now: float) -> str | None:
+def _retry_after(response: ThrottledResponse, wait: float, now: float) -> str | None:
     """Return the value of Retry-After; `now` is in seconds since the epoch."""
     # RFC 9110 (10.2.3) has whole seconds only. Rounded down, they would be too short.
-    match refusal:
+    match response:
         case "429-seconds" | "503":
             return str(math.ceil(wait))
         case "429-date":

@@ -74,9 +74,13 @@ def serve() -> Iterator[Serve]:
     with contextlib.ExitStack() as stack:
 
         def run(
-            handler: Handler | None = None, rate: str | None = None, refusal: str = "429-seconds"
+            handler: Handler | None = None,
+            rate: str | None = None,
+            throttled_response: str = "429-seconds",
         ) -> RateLimitedServer:
-            return stack.enter_context(background(rate, handler=handler, refusal=refusal))
+            return stack.enter_context(
+                background(rate, handler=handler, throttled_response=throttled_response)
+            )
 
         yield run
 

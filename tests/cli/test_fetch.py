@@ -201,7 +201,7 @@ def test_progress_is_lines(fetch: Command, serve: Serve, monkeypatch: pytest.Mon
 def test_throttled_requests_are_retried_and_counted(fetch: Command, serve: Serve) -> None:
     server = serve(rate="5/s")
     ended = fetch(*urls_of(server, 8), "--concurrency", "8")
-    throttled = server.audit.refused
+    throttled = server.audit.throttled
     assert ended.status == 0
     assert throttled > 0
     assert sum(record["attempts"] for record in ended.records) == 8 + throttled

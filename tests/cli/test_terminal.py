@@ -119,7 +119,7 @@ def test_terminal_may_have_no_colours_or_no_rows(
 
 
 def test_ctrl_c_twice_ends_at_once_and_leaves_no_trace(serve: Serve, out: Path) -> None:
-    server = serve(rate="1/d", refusal="silence")
+    server = serve(rate="1/d", throttled_response="silence")
     with at_terminal("fetch", *urls_of(server, 5), "-o", str(out), columns=200) as screen:
         while server.audit.sent < 5:
             time.sleep(0.01)

@@ -27,7 +27,7 @@ ACME = Profile(
         Json("*.left", header="Acme-Json", name="{kind}-{0}", remaining="n", wait="wait"),
     ),
     milliseconds=frozenset({"Retry-After", "Acme-Reset"}),
-    refusals=frozenset({499}),
+    throttled_statuses=frozenset({499}),
 )
 
 
@@ -247,7 +247,11 @@ def test_own_marks_mean_a_throttled_request(status: int, body: str, throttled: b
         ({"aliases": ["a"]}, TypeError, "aliases of a Profile must be a tuple"),
         ({"limits": (Limit("a"), "b")}, TypeError, "limits .* must each be a Limit, Items or Json"),
         ({"milliseconds": {"Retry-After"}}, TypeError, "milliseconds .* must be a frozenset"),
-        ({"refusals": [499]}, TypeError, "refusals of a Profile must be a frozenset"),
+        (
+            {"throttled_statuses": [499]},
+            TypeError,
+            "throttled_statuses of a Profile must be a frozenset",
+        ),
         ({"body_statuses": {200}}, TypeError, "body_statuses .* must be a frozenset"),
         ({"body_statuses": frozenset({399, 400})}, ValueError, "body_header"),
         ({"marks": "no more"}, TypeError, "marks of a Profile must be a tuple"),
@@ -266,7 +270,7 @@ def test_wrong_field_is_named(arguments: dict[str, Any], error: type[Exception],
         ({}, False), ({"note": "nothing to be read"}, False),
         ({"limits": (Limit("a", "Acme"),)}, True),
         ({"milliseconds": frozenset({"Retry-After"})}, True),
-        ({"refusals": frozenset({499})}, True), ({"windows": (("day", 86400.0),)}, True),
+        ({"throttled_statuses": frozenset({499})}, True), ({"windows": (("day", 86400.0),)}, True),
         ({"body_statuses": frozenset({400})}, True), ({"least_backoff": 60.0}, True),
         ({"refills": True}, True),
     ],

@@ -31,7 +31,9 @@ def complaints(profile: Profile) -> Iterator[str]:
     if date.fromisoformat(profile.read) > datetime.now(UTC).date():
         yield f"read in the future, {profile.read}"
     yield from (f"host {host!r}" for host in profile.hosts if not HOST.fullmatch(host))
-    yield from (f"status {status}" for status in profile.refusals if not 100 <= status <= 599)
+    yield from (
+        f"status {status}" for status in profile.throttled_statuses if not 100 <= status <= 599
+    )
     for name, window in profile.windows:
         if not (isinstance(window, float) and window > 0):
             yield f"window {window!r} of {name}"

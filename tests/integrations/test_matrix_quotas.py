@@ -131,7 +131,7 @@ async def test_headers_body_or_profile_may_throttle(integration: Integration, re
     if report == "profile":
         await send_once(integration, limiter, handler)
         assert limiter.statistics().paused_for == 0
-    ours = Profile(name="ours", hosts=("127.0.0.1",), refusals=frozenset({418}))
+    ours = Profile(name="ours", hosts=("127.0.0.1",), throttled_statuses=frozenset({418}))
     await send_once(integration, limiter, handler, profiles=iter([ours]))
     assert 8 < limiter.statistics().paused_for <= 10
 

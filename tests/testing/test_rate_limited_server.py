@@ -35,7 +35,7 @@ from aiothrottle.testing.algorithms import (
     SlidingWindowLog,
     TokenBucket,
 )
-from aiothrottle.testing.server import Refusal
+from aiothrottle.testing.server import ThrottledResponse
 from tests.support.serving import until
 from tests.support.virtually import turns
 
@@ -111,9 +111,9 @@ def test_audit_counts_by_the_period() -> None:
             with pytest.raises(ValueError, match="period must be greater than 0"):
                 count(period)
     audit = Audit()
-    for arrived_at, refused in [(0.0, False), (0.5, True), (0.9, False), (1.0, False)]:
-        audit.record(RecordedRequest(arrived_at, "GET", "/", refused), open_exchanges=2)
-    assert (audit.sent, audit.refused, audit.admitted) == (4, 1, 3)
+    for arrived_at, throttled in [(0.0, False), (0.5, True), (0.9, False), (1.0, False)]:
+        audit.record(RecordedRequest(arrived_at, "GET", "/", throttled), open_exchanges=2)
+    assert (audit.sent, audit.throttled, audit.admitted) == (4, 1, 3)
     assert audit.greatest_count(1.0) == 3
     assert audit.greatest_count(1.0, admitted_only=True) == 2
     assert audit.greatest_concurrency == 2
@@ -157,7 +157,7 @@ async def test_server_without_limits_admits_all(session: aiohttp.ClientSession) 
         [request] = server.audit.requests
     assert before < request.arrived_at < time.monotonic()
     assert (request.method, request.path) == ("PUT", "/a b")
-    assert (request.status, request.refused) == (200, False)
+    assert (request.status, request.throttled) == (200, False)
 
 
 @pytest.mark.parametrize(
@@ -179,25 +179,26 @@ async def test_rate_and_retry_after_follow_the_algorithm(
             # The time between the two requests has passed, and the rest is rounded up.
             assert seconds - 30 <= int(response.headers["Retry-After"]) <= seconds
     assert (server.audit.sent, server.audit.admitted) == (7, expected)
-    refused = [request.refused for request in server.audit.requests]
-    assert refused == [False] * expected + [True] * (7 - expected)
+    throttled = [request.throttled for request in server.audit.requests]
+    assert throttled == [False] * expected + [True] * (7 - expected)
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status"), [("429-seconds", 429), ("429-date", 429), ("429", 429), ("503", 503)]
+    ("throttled_response", "status"),
+    [("429-seconds", 429), ("429-date", 429), ("429", 429), ("503", 503)],
 )
 async def test_throttled_response_has_the_chosen_form(
-    session: aiohttp.ClientSession, refusal: Refusal, status: int
+    session: aiohttp.ClientSession, throttled_response: ThrottledResponse, status: int
 ) -> None:
-    async with RateLimitedServer("1/h", refusal=refusal) as server:
+    async with RateLimitedServer("1/h", throttled_response=throttled_response) as server:
         assert await statuses(session, server, 2) == [200, status]
         async with session.get(server.url) as response:
             retry_after = response.headers.get("Retry-After", "none")
         last = server.audit.requests[-1]
-        assert (last.status, last.refused) == (status, True)
-    if refusal == "429":
+        assert (last.status, last.throttled) == (status, True)
+    if throttled_response == "429":
         assert retry_after == "none"
-    elif refusal == "429-date":
+    elif throttled_response == "429-date":
         at = parsedate_to_datetime(retry_after).timestamp()
         assert retry_after == formatdate(at, usegmt=True)
         assert 3500 < at - time.time() <= 3601
@@ -206,7 +207,7 @@ async def test_throttled_response_has_the_chosen_form(
 
 
 async def test_silence_is_no_answer_until_closing(session: aiohttp.ClientSession) -> None:
-    async with RateLimitedServer("1/h", refusal="silence") as server:
+    async with RateLimitedServer("1/h", throttled_response="silence") as server:
         assert await statuses(session, server, 1) == [200]
         with pytest.raises(TimeoutError):
             await session.get(server.url, timeout=aiohttp.ClientTimeout(total=0.05))
@@ -215,7 +216,7 @@ async def test_silence_is_no_answer_until_closing(session: aiohttp.ClientSession
     with pytest.raises(aiohttp.ClientError):
         await waiting
     assert [request.status for request in server.audit.requests] == [200, None, None]
-    assert server.audit.refused == 2
+    assert server.audit.throttled == 2
 
 
 class Gate:
@@ -252,16 +253,18 @@ async def test_exchange_is_open_until_written_unless_throttled(
         assert await statuses(session, server, 1) == [200]
         assert (server.audit.greatest_concurrency, server.audit.admitted) == (3, 3)
     gate = Gate()
-    async with RateLimitedServer(concurrency_limit=1, refusal="silence", handler=gate) as server:
+    async with RateLimitedServer(
+        concurrency_limit=1, throttled_response="silence", handler=gate
+    ) as server:
         first = await session.get(server.url)
         throttled = asyncio.create_task(statuses(session, server, 1))
-        await until(lambda: server.audit.refused == 1)
+        await until(lambda: server.audit.throttled == 1)
         gate.opened.set()
         await first.read()
         assert await statuses(session, server, 1) == [200]
         assert not throttled.done()
         throttled.cancel()
-        assert (server.audit.refused, server.audit.greatest_concurrency) == (1, 2)
+        assert (server.audit.throttled, server.audit.greatest_concurrency) == (1, 2)
 
 
 async def test_slot_of_disconnected_client_is_free_at_once(session: aiohttp.ClientSession) -> None:
@@ -310,7 +313,7 @@ async def test_error_of_the_handler_is_recorded(
             async with session.get(server.url / path):
                 pass
     assert [request.status for request in server.audit.requests] == [410, 500, 410]
-    assert server.audit.refused == 0
+    assert server.audit.throttled == 0
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
@@ -349,9 +352,9 @@ async def test_closing_leaves_nothing_behind() -> None:
         await server.close()
     assert asyncio.all_tasks() == before
     await server.close()
-    half, refused, nothing = [await reader.read() for reader in readers]
+    half, throttled, nothing = [await reader.read() for reader in readers]
     assert b"half" in half
-    assert b" 429 " in refused
+    assert b" 429 " in throttled
     assert nothing == b""
     for writer in writers:
         writer.close()
@@ -399,7 +402,11 @@ async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -
     [
         ({"rate": "fast"}, ValueError, "fast"),
         ({"rate": 5, "algorithm": "leaky"}, ValueError, "algorithm must be one of .*'leaky'"),
-        ({"refusal": "418"}, ValueError, "refusal must be one of '429-seconds', .*'418'"),
+        (
+            {"throttled_response": "418"},
+            ValueError,
+            "throttled_response must be one of '429-seconds', .*'418'",
+        ),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
         ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
         ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst must be .*, 1 or more"),

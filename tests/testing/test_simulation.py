@@ -42,28 +42,28 @@ def gaps(outcome: Outcome) -> list[float]:
 @pytest.mark.parametrize("latency", [0.001, 1 / 3])
 def test_window_without_jitter_uses_the_whole_window(latency: float) -> None:
     outcome = simulate(window(), WINDOW, workers=200, latency=latency, jitter=0.0)
-    assert (outcome.sent, outcome.refused) == (20 * 60, 0)
+    assert (outcome.sent, outcome.throttled) == (20 * 60, 0)
     assert (outcome.utilisation, outcome.greatest_count, outcome.fairness) == (1.0, 20, 1.0)
 
 
 def test_windows_and_buckets_throttle_what_exceeds_them() -> None:
     around_the_edge = Server("20/s", "fixed-window", phase=0.75)
     within_a_window = Server("20/s", "fixed-window", phase=0.25)
-    for server, refused in ((around_the_edge, 0), (within_a_window, 20), (WINDOW, 20)):
+    for server, throttled in ((around_the_edge, 0), (within_a_window, 20), (WINDOW, 20)):
         outcome = simulate(
             lambda: RateLimiter("20/500ms", guard=0.0), server, jitter=0.0, seconds=0.9
         )
-        assert (outcome.sent, outcome.refused) == (40, refused), server
+        assert (outcome.sent, outcome.throttled) == (40, throttled), server
     small = Server("20/s", "token-bucket", burst=5)
     for burst, server, throttles in ((20, BUCKET, False), (5, small, False), (20, small, True)):
         outcome = simulate(bucket(burst=burst), server, jitter=0.0, workers=100)
-        assert (outcome.refused > 0) is throttles, (burst, server)
+        assert (outcome.throttled > 0) is throttles, (burst, server)
 
 
 def test_rate_below_one_is_a_longer_period() -> None:
     assert Server("0.5/s").period == 2.0
     outcome = simulate(lambda: RateLimiter("0.5/s"), "0.5/s", jitter=0.0, workers=3)
-    assert (outcome.sent, outcome.refused, outcome.greatest_count) == (30, 0, 1)
+    assert (outcome.sent, outcome.throttled, outcome.greatest_count) == (30, 0, 1)
 
 
 def test_custom_algorithm() -> None:
@@ -82,8 +82,8 @@ def test_custom_algorithm() -> None:
 
     server = Server(1, OneInTwoSeconds)
     slow = simulate(window(0.5), server, jitter=0.0)
-    assert (slow.admitted, slow.refused, slow.utilisation) == (30, 0, 1.0)
-    assert simulate(window(1), server, jitter=0.0).refused > 0
+    assert (slow.admitted, slow.throttled, slow.utilisation) == (30, 0, 1.0)
+    assert simulate(window(1), server, jitter=0.0).throttled > 0
     with pytest.raises(ValueError, match="limits nothing"):
         simulate(window(), Server(20, Generous), seconds=1)
 
@@ -95,9 +95,9 @@ def test_custom_algorithm() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_guard_as_long_as_the_jitter_is_sufficient(jitter: float, seed: int) -> None:
     without = simulate(window(), WINDOW, jitter=jitter, seed=seed)
-    assert without.refused > 0
+    assert without.throttled > 0
     guarded = simulate(window(guard=jitter), WINDOW, jitter=jitter, seed=seed)
-    assert guarded.refused == 0
+    assert guarded.throttled == 0
     assert guarded.greatest_count <= 20
     assert guarded.utilisation >= math.floor(60 / (1 + jitter)) / 60
 
@@ -113,7 +113,7 @@ def test_travel_time_is_bounded_by_latency_and_jitter() -> None:
 def test_fairness_is_one_among_equals_and_one_nth_under_one() -> None:
     outcome = simulate(window(rate=10, guard=0.01), WINDOW, clients=2)
     assert outcome.fairness == pytest.approx(1.0, abs=1e-3)
-    assert outcome.refused == 0
+    assert outcome.throttled == 0
     assert {arrival.client for arrival in outcome.arrivals} == {0, 1}
     rates = iter([10, 1e-6, 1e-6, 1e-6])
     one = TokenBucket(burst=1)
@@ -132,7 +132,7 @@ def test_retry_after_is_rounded_up_unless_exact(retry_after: Any, pause: float) 
     # The third comes 0.04 s after the first, 0.46 s too early.
     server = Server("2/500ms", retry_after=retry_after)
     outcome = simulate(unlimited, server, workers=1, latency=0.01, jitter=0.0, seconds=10)
-    assert outcome.refused
+    assert outcome.throttled
     assert max(gaps(outcome)) == pytest.approx(pause)
 
 
@@ -140,15 +140,15 @@ def test_throttled_client_pauses_backs_off_or_gives_up() -> None:
     once = Retry(backoff=4.0, attempts=2)
     server = Server("2/s", retry_after="none")
     outcome = simulate(unlimited, server, workers=1, seconds=200, retry=once)
-    after = [b.at - a.at for a, b in itertools.pairwise(outcome.arrivals) if a.refused]
+    after = [b.at - a.at for a, b in itertools.pairwise(outcome.arrivals) if a.throttled]
     assert 4.0 <= min(after) <= max(after) <= 4.0 + 0.15
     # At 0.5 s five requests are throttled, and nothing arrives at 1 s.
     for retry, given_up in ((Retry(), 0), (Retry(attempts=1), 5)):
         outcome = simulate(window("5/500ms"), "5/10s", seconds=9, retry=retry)
-        assert (outcome.sent, outcome.refused, outcome.given_up) == (10, 5, given_up)
+        assert (outcome.sent, outcome.throttled, outcome.given_up) == (10, 5, given_up)
     outcome = simulate(window(rate=1), "1/day", seconds=10_000)
     # Each throttled request pauses the limiter, up to `Retry.max_pause`, an hour.
-    assert (outcome.admitted, outcome.refused, outcome.given_up) == (1, 3, 3)
+    assert (outcome.admitted, outcome.throttled, outcome.given_up) == (1, 3, 3)
     assert outcome.utilisation == 1.0
 
 
@@ -184,7 +184,7 @@ def test_limiter_may_reject_locally() -> None:
 
 def test_random_demand_is_poisson_and_met() -> None:
     outcome = simulate(window(guard=0.01), WINDOW, demand=15, seconds=100)
-    assert outcome.refused == 0
+    assert outcome.throttled == 0
     assert outcome.sent == pytest.approx(1500, rel=0.1)
     assert outcome.waits.p50 == 0.0
     assert 0.0 < outcome.waits.mean < 0.1
@@ -206,8 +206,8 @@ def test_slots_and_queue_give_the_waits_of_littles_law() -> None:
 def test_limiter_learns_from_the_answers_as_that_of_a_session() -> None:
     learning = simulate(lambda: RateLimiter(concurrency_limit=8), WINDOW)
     without = simulate(lambda: RateLimiter(concurrency_limit=8, learn_rate=False), WINDOW)
-    assert learning.refused_share < 0.05
-    assert without.refused_share > 0.2
+    assert learning.throttled_share < 0.05
+    assert without.throttled_share > 0.2
 
 
 # --- The outcome ---
@@ -221,7 +221,7 @@ def test_seed_decides_phase_and_outcome() -> None:
     assert run(seed=1) != run(seed=2)
 
     def throttled(server: Server) -> set[int]:
-        return {simulate(bucket(), server, seconds=3, seed=seed).refused for seed in range(8)}
+        return {simulate(bucket(), server, seconds=3, seed=seed).throttled for seed in range(8)}
 
     assert len(throttled(Server("20/s", "fixed-window"))) > 1
     assert len(throttled(Server("20/s", "fixed-window", phase=0.1))) == 1
@@ -230,14 +230,14 @@ def test_seed_decides_phase_and_outcome() -> None:
 def test_results_follow_from_the_arrivals() -> None:
     outcome = simulate(window(), WINDOW, clients=2)
     assert outcome.sent == len(outcome.arrivals)
-    assert outcome.refused == sum(arrival.refused for arrival in outcome.arrivals)
-    assert outcome.admitted + outcome.refused == outcome.sent
-    assert outcome.refused_share == outcome.refused / outcome.sent
+    assert outcome.throttled == sum(arrival.throttled for arrival in outcome.arrivals)
+    assert outcome.admitted + outcome.throttled == outcome.sent
+    assert outcome.throttled_share == outcome.throttled / outcome.sent
     instants = [arrival.at for arrival in outcome.arrivals]
     assert instants == sorted(instants)
     assert 0 <= instants[0] < instants[-1] < 60
     assert outcome.greatest_count == greatest_count(instants, 1 - 1e-9)
-    admitted = [arrival.at for arrival in outcome.arrivals if not arrival.refused]
+    admitted = [arrival.at for arrival in outcome.arrivals if not arrival.throttled]
     assert greatest_count(admitted, 1 - 1e-9) <= 20
 
 
@@ -254,7 +254,7 @@ def test_outcome_is_a_value_also_without_requests() -> None:
     assert len(head) == len(rule) == len(first) == len(second)
     assert first.startswith("| a          | 1200 |    0.00 % |")
     outcome = simulate(window(), WINDOW, demand=1e-9)
-    assert (outcome.sent, outcome.refused_share, outcome.utilisation) == (0, 0.0, 0.0)
+    assert (outcome.sent, outcome.throttled_share, outcome.utilisation) == (0, 0.0, 0.0)
     assert (outcome.greatest_count, outcome.fairness) == (0, 1.0)
     assert math.isnan(outcome.waits.mean)
 
