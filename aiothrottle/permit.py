@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, cast
 from aiothrottle._checks import check_choice, check_number, number, shown
 from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
+from aiothrottle._statuses import LEAST_FAILURE
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.amounts import REQUESTS, Amounts, Cost, Resource, as_costs, check_cost, read_cost
 from aiothrottle.errors import ThrottleTimeout, no_copy
@@ -30,7 +31,6 @@ ONE = 1.0
 Scope: TypeAlias = Literal["limiter", "all"]
 
 # The least status of a server's failure.
-_LEAST_FAILURE = 500
 # Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
 
@@ -442,7 +442,7 @@ class Permit:
             self._report_pause(
                 wait, PauseRule(), from_server=wait is not None, everywhere=everywhere
             )
-        elif status >= _LEAST_FAILURE:
+        elif status >= LEAST_FAILURE:
             self._report_failure(answered=True)
         else:
             self.report_success()

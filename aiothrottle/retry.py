@@ -5,19 +5,18 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from aiothrottle._checks import check_choice, check_number, check_whole, explains_arguments, shown
+from aiothrottle._statuses import SERVICE_UNAVAILABLE, THROTTLED, TOO_MANY_REQUESTS
 
 __all__ = ["Retry", "RetryBudget"]
 
 Jitter: TypeAlias = Literal["full", "decorrelated"]
 Verdict: TypeAlias = bool | None
 
-# Headers are read as those of a throttled request because of these statuses alone.
-_BY_STATUS = frozenset({420, 429, 529})
 # `Retry.statuses` has them, so a user may leave them out.
-_RETRIED_BY_STATUS = frozenset({429, 503})
+PLAINLY_THROTTLED = frozenset({TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE})
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 # Keys without a success never refill their quota. Beyond this number of keys, the one that failed
 # longest ago starts with a full quota again.
@@ -131,9 +130,6 @@ class Retry:
     budget: RetryBudget | None = None
     should_retry: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None
 
-    TOO_MANY_REQUESTS: ClassVar[int] = 429
-    SERVICE_UNAVAILABLE: ClassVar[int] = 503
-
     def __post_init__(self) -> None:
         """Validate the arguments, before the first request."""
         check_whole("attempts, the first one included,", self.attempts)
@@ -183,7 +179,7 @@ class Retry:
             reported: Whether its headers or body report a throttled request, as
                 `ServerLimits.throttled` does.
         """
-        if status in _BY_STATUS:
+        if status in THROTTLED:  # the headers are read as throttled because of that alone
             return status in self.throttled_statuses
         return reported or status in self.throttled_statuses
 
@@ -212,11 +208,11 @@ class Retry:
         if attempt >= self.attempts or throttled is False:
             return None
         if throttled is None and status is not None:
-            if status == self.SERVICE_UNAVAILABLE:
+            if status == SERVICE_UNAVAILABLE:
                 throttled = retry_after is not None  # else the server may have begun
             else:
                 throttled = self.is_throttled(status)
-            if status not in self.statuses and (status in _RETRIED_BY_STATUS or not throttled):
+            if status not in self.statuses and (status in PLAINLY_THROTTLED or not throttled):
                 return None
         if not throttled and method not in self.methods:
             return None

@@ -53,18 +53,21 @@ from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target, Terms
 from aiothrottle._http.options import Options, ServerQuotaUse
-from aiothrottle._http.origins import SUSPECT, Origins
+from aiothrottle._http.origins import Origins
 from aiothrottle._http.settlement import Settlement, settle_head
+from aiothrottle._statuses import (
+    AMBIGUOUS,
+    LEAST_ERROR,
+    LEAST_FAILURE,
+    SERVICE_UNAVAILABLE,
+    SWITCHING_PROTOCOLS,
+)
 from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import ONE, Permit
-from aiothrottle.retry import Retry, RetryQuota
+from aiothrottle.retry import PLAINLY_THROTTLED, Retry, RetryQuota
 from aiothrottle.server_limits import apply_limits
-
-_SWITCHING_PROTOCOLS = 101
-_LEAST_ERROR, _LEAST_FAILURE = 400, 500
-_PLAINLY_THROTTLED = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
 
 _logger = logging.getLogger("aiothrottle")
 
@@ -147,7 +150,7 @@ class Attempts:
         throttled = outcome.verdict
         if throttled is None and outcome.throttled:
             # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
-            throttled = outcome.status not in _PLAINLY_THROTTLED or None
+            throttled = outcome.status not in PLAINLY_THROTTLED or None
         return self._retry.next_delay(
             self.count,
             self._method,
@@ -222,7 +225,7 @@ class RetryLoop(Generic[_Request, _Response]):
         # Whether the policy has a rule for every response; whether it has none for any below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
         ruled = {*retry.statuses, *retry.throttled_statuses}
-        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in ruled)
+        self._trusting = not self._judges_all and all(it >= LEAST_ERROR for it in ruled)
         self._on_grant = on_grant
         self._inner_permit = inner_permit
         self._known_terms = known_terms
@@ -424,12 +427,12 @@ class RetryLoop(Generic[_Request, _Response]):
             permit._hand_over()
         origins = self._origins
         # Most responses have no header about limits, so only the names are looked at.
-        if not self._trusting or status >= _LEAST_ERROR or any(map(origins.may_report, headers)):
+        if not self._trusting or status >= LEAST_ERROR or any(map(origins.may_report, headers)):
             host = self._adapter.host(response)
             limits = origins.parse(host, status, headers)
             self._apply(permit, limits)
             reads_body = origins[host].reads_body(status, headers, limits)
-            if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
+            if status != SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
                 or status in self._retry.throttled_statuses
@@ -439,9 +442,9 @@ class RetryLoop(Generic[_Request, _Response]):
                 if permit is not None:
                     permit._hold_trial()
                 return Report(host, status, headers, limits, reads_body)
-        if status in SUSPECT or origins.watched_until:
+        if status in AMBIGUOUS or origins.watched_until:
             self._count(self._adapter.host(response), status, permit, throttled=False)
-        if permit is not None and status < _LEAST_FAILURE:
+        if permit is not None and status < LEAST_FAILURE:
             permit._report_answer()
         elif permit is not None:
             permit._report_failure(answered=True)
@@ -499,7 +502,7 @@ class RetryLoop(Generic[_Request, _Response]):
         throttled = verdict
         if throttled is None:
             throttled = self._retry.is_throttled(status, reported=limits.throttled)
-            if status == Retry.SERVICE_UNAVAILABLE and not throttled:
+            if status == SERVICE_UNAVAILABLE and not throttled:
                 throttled = self._origins.throttles_by_503(host)
         return Outcome(
             response, error, status, limits.wait, verdict, throttled, limits.is_global, host
@@ -568,7 +571,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if (
             outcome.response is not None
             and status is not None
-            and (status in SUSPECT or self._origins.watched_until)
+            and (status in AMBIGUOUS or self._origins.watched_until)
         ):
             self._count(outcome.host, status, permit, throttled=outcome.throttled)
         if permit is None:
@@ -581,7 +584,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 everywhere=outcome.everywhere,
             )
         if status is not None:
-            if outcome.response is None or status >= _LEAST_FAILURE:
+            if outcome.response is None or status >= LEAST_FAILURE:
                 permit._report_failure(answered=True)
             else:
                 permit._report_answer()

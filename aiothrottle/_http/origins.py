@@ -22,6 +22,12 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple
 
+from aiothrottle._statuses import (
+    AMBIGUOUS,
+    LEAST_FAILURE,
+    MAY_THROTTLE,
+    SERVICE_UNAVAILABLE,
+)
 from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.adaptive.throttling import ThrottlingState
 from aiothrottle.errors import RequestDropped
@@ -30,15 +36,9 @@ from aiothrottle.headers.limits import Headers
 from aiothrottle.headers.values import Memo, ServerClock
 
 _MOST = 1024
-_LEAST_FAILURE = 500
-_SERVICE_UNAVAILABLE = 503
-# A response of these statuses may be a throttled one, and say so or say more in its body.
-_MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
 _JSON = re.compile(
     r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
 )
-SUSPECT = frozenset({403, 503})
-"""The statuses by which servers throttle although they have another meaning."""
 # Seconds; answers; the part of them.
 _MINUTE, _LEAST, _PART = 60.0, 20, 0.2
 # More than this part of the last answers, of which at least so many must be known.
@@ -117,7 +117,7 @@ class Origin:
             None: no. False: if it is short. True: also if its length is unknown, since it is JSON
             about limits; a stream of events is no JSON.
         """
-        may_throttle = status in _MAY_THROTTLE
+        may_throttle = status in MAY_THROTTLE
         by_profile = self.profile is not None and status in self.profile.body_statuses
         if limits.retry_after is not None or not (may_throttle or by_profile):
             return None
@@ -153,7 +153,7 @@ class Origin:
         Returns:
             What is suspected now, for the first time.
         """
-        if self._recent and status != _SERVICE_UNAVAILABLE:
+        if self._recent and status != SERVICE_UNAVAILABLE:
             self._recent = (*self._recent[1 - _RECENT :], False)
         if now - self._began_at >= _MINUTE:
             self._answers = 0
@@ -228,7 +228,7 @@ class Origins:
     def count(self, name: str, status: int, *, throttled: bool) -> Suspicion | None:
         """Count an answer. Returns what is suspected of its origin now, for the first time."""
         now = asyncio.get_running_loop().time()
-        suspect = status in SUSPECT and not throttled
+        suspect = status in AMBIGUOUS and not throttled
         origin = self[name] if suspect else self._table.get(name)
         if suspect:
             self.watched_until = max(self.watched_until, now + _MINUTE)
@@ -258,7 +258,7 @@ class Origins:
         """Count a request that has ended with that status; None: without a response."""
         state, now = self._demand(name, adaptive), asyncio.get_running_loop().time()
         adaptive.request(state, now)
-        if status is not None and status < _LEAST_FAILURE:
+        if status is not None and status < LEAST_FAILURE:
             adaptive.accepted(state, now)
 
     def _demand(self, name: str, adaptive: AdaptiveThrottling) -> ThrottlingState:

@@ -31,12 +31,11 @@ from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
 from aiothrottle._http.options import Options
 from aiothrottle._http.settlement import Settlement
+from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.aiohttp.body import is_plain_form
 from aiothrottle.aiohttp.content import SettledContent, replayed
 from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
-
-_SWITCHING_PROTOCOLS = 101
 
 
 def origin_of(_method: str, url: URL) -> str:
@@ -73,7 +72,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
         """Return status and headers; the connection holds the permit."""
         status = response.status
         if permit is not None:
-            switched = status == _SWITCHING_PROTOCOLS
+            switched = status == SWITCHING_PROTOCOLS
             # Without a connection the whole body came with the headers.
             if response.connection is None or (switched and not self._hold_websockets):
                 permit._release()
@@ -90,7 +89,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
 
     def follow(self, response: ClientResponse, settlement: Settlement, /) -> None:
         """Feed the body to the settlement, as it is read, and end it when the body ends."""
-        if response.status == _SWITCHING_PROTOCOLS or response.content.at_eof():
+        if response.status == SWITCHING_PROTOCOLS or response.content.at_eof():
             settlement.end(complete=True)
         else:
             response.content = SettledContent(response.content, settlement)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias, cast
 
+from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, delay_of, read_delay, read_number
 
 Object: TypeAlias = dict[str, object]
@@ -88,12 +89,12 @@ def read_body(
     text = _text(body)
     data = _json(text)
     if data is None:
-        throttled = _marked_text(text, phrases) if status >= 400 else _marked_xml(text)
-        wait = _prose(text, clock) if throttled or status >= 400 else None
+        throttled = _marked_text(text, phrases) if status >= LEAST_ERROR else _marked_xml(text)
+        wait = _prose(text, clock) if throttled or status >= LEAST_ERROR else None
         return BodyResult(throttled, wait, None)
     parts = _nodes(_error_parts(data, status))
     throttled = any(_marked(key, node, phrases) for key, node in parts)
-    wait = _wait(data, clock) if throttled or status >= 400 else None
+    wait = _wait(data, clock) if throttled or status >= LEAST_ERROR else None
     return BodyResult(throttled, wait, data)
 
 
@@ -133,7 +134,7 @@ def _json(text: str) -> object:
 
 def _error_parts(data: object, status: int) -> object:
     """Return the data that may hold a mark: for a status below 400 only the keys of errors."""
-    if status >= 400:
+    if status >= LEAST_ERROR:
         return data
     top = cast("Object", data).items() if isinstance(data, dict) else ()
     return {key: value for key, value in top if _plain(key) in _ERROR_KEYS}

@@ -7,6 +7,7 @@ sends raises.
 import math
 from datetime import datetime
 
+from aiothrottle._statuses import AMBIGUOUS, THROTTLED
 from aiothrottle.headers.body import BodyResult, nested_headers, read_body
 from aiothrottle.headers.fields import LAYOUTS, Fields, Labels, collect, label_of, lines_of
 from aiothrottle.headers.limits import Headers, Policy, ServerLimits, binding
@@ -17,10 +18,6 @@ from aiothrottle.headers.values import Clock, ServerClock, read_number, read_wai
 
 _NO_LIMIT = Policy()
 _NOTHING, _THROTTLED = ServerLimits(), ServerLimits(throttled=True)
-# RFC 6585; old Twitter and its imitators; the overload of Anthropic and Notion.
-_THROTTLED_STATUSES = frozenset({429, 420, 529})
-# Throttled if the response says when to retry, else an error like any other.
-_MAYBE_THROTTLED = frozenset({403, 503})
 _TOO_LARGE = 413
 # Seconds by which a reset may be earlier than it says: a whole number of seconds is rounded up, a
 # timestamp too, to which some servers add a second. The Date that it counts from is cut to the
@@ -290,16 +287,14 @@ def _add_nested(fields: Fields, result: BodyResult) -> None:
 
 def _is_throttled(status: int, profile: Profile | None, result: BodyResult | None) -> bool:
     """Return whether the status or the body explicitly means a throttled request."""
-    if status in _THROTTLED_STATUSES or (
-        profile is not None and status in profile.throttled_statuses
-    ):
+    if status in THROTTLED or (profile is not None and status in profile.throttled_statuses):
         return True
     return result is not None and result.throttled and status != _TOO_LARGE
 
 
 def _seems_throttled(status: int, fields: Fields, wait: float | None, bound: Policy) -> bool:
     """Return whether the other headers show that the request was throttled."""
-    if status in _MAYBE_THROTTLED:
+    if status in AMBIGUOUS:
         used_up = bound.remaining == 0 and bound.reset_after is not None
         if wait is not None or used_up:
             return True

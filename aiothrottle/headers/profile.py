@@ -6,13 +6,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from aiothrottle._checks import check_number
+from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.headers.values import Memo
 
 if TYPE_CHECKING:  # a session imports profiles, but no parser before the first response
     from aiothrottle.headers.fields import Layout, Names
 
 _LONGEST = 64
-_LEAST_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Profile:
             values = getattr(self, name)
             if not isinstance(values, frozenset):
                 raise TypeError(f"{name} of a Profile must be a frozenset, got {values!r}")
-        if not self.body_header and min(self.body_statuses, default=_LEAST_ERROR) < _LEAST_ERROR:
+        if not self.body_header and min(self.body_statuses, default=LEAST_ERROR) < LEAST_ERROR:
             raise ValueError(
                 "a Profile with body_statuses below 400 needs a body_header, by which their "
                 "responses differ from others, such as 'Content-Type'"

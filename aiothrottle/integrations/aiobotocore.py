@@ -19,6 +19,7 @@ from aiohttp import ClientResponse
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._statuses import LEAST_FAILURE
 from aiothrottle.aiohttp.adapter import Holds
 from aiothrottle.headers import parse_rate_limit
 from aiothrottle.keyed import expect_outcomes
@@ -27,7 +28,6 @@ from aiothrottle.permit import Permit
 
 __all__ = ["throttle_session"]
 
-_LEAST_FAILURE = 500
 # Most services throttle with a status of 400, and one of these codes in the body.
 _THROTTLED = frozenset(
     {
@@ -207,7 +207,7 @@ def _report(permit: Permit, response: Mapping[str, Any], parsed: Mapping[str, An
     limits = parse_rate_limit(status, response["headers"], datetime.now(UTC))
     if limits.throttled or parsed.get("Error", {}).get("Code") in _THROTTLED:
         permit.report_throttled(limits.retry_after)
-    elif status >= _LEAST_FAILURE:
+    elif status >= LEAST_FAILURE:
         permit._report_failure(answered=True)
     else:
         permit.report_success()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from aiothrottle._checks import check_whole, shown
+from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE
 from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
 from aiothrottle.llm.calls import (
     ANTHROPIC_PATHS,
@@ -25,7 +26,7 @@ from aiothrottle.llm.tokens import TokenCounter, estimate_tokens
 from aiothrottle.llm.usage import CostOf, anthropic_cost, openai_cost
 from aiothrottle.retry import Retry
 
-_OK, _LEAST_ERROR, _LEAST_FAILURE = 200, 400, 500
+_OK = 200
 _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
 
 
@@ -182,7 +183,7 @@ class _Api:
         if bounds_of(request, self.paths) is None:
             return None
         if status == _OVERLOADED or (
-            _LEAST_ERROR <= status < _LEAST_FAILURE and status != _REQUEST_TIMEOUT
+            LEAST_ERROR <= status < LEAST_FAILURE and status != _REQUEST_TIMEOUT
         ):
             return dict.fromkeys(self.charge(Call(0, 0, 0)), 0.0)  # the model did nothing
         if status != _OK:

@@ -21,11 +21,10 @@ from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike, orig
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.settlement import Settlement
+from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
 from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold
-
-_SWITCHING_PROTOCOLS = 101
 
 _AnyRequest: TypeAlias = Any
 _AnyResponse: TypeAlias = Any
@@ -177,7 +176,7 @@ class TransportAdapter:
         response.request = request  # the client sets it later, `should_retry` may read it now
         if permit is not None:
             # A response of a mock or a cache is closed already, and will not be closed again.
-            if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
+            if response.is_closed or response.status_code == SWITCHING_PROTOCOLS:
                 permit.release()
             else:
                 hold = Hold(permit, response.stream, self._max_hold, self._holds)
@@ -201,7 +200,7 @@ class TransportAdapter:
             )
             return
         complete = True
-        if response.status_code != _SWITCHING_PROTOCOLS:
+        if response.status_code != SWITCHING_PROTOCOLS:
             try:
                 settlement.feed(response.content)
             except self._library.StreamError:  # it was closed unread

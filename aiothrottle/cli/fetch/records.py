@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
 
+from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.cli.output import without_credentials
 
 Id: TypeAlias = str | int
@@ -64,7 +65,7 @@ class Record:
     @property
     def failed(self) -> bool:
         """Whether there is no response, or one with a status of an error."""
-        return self.error is not None or self.status is None or self.status >= 400
+        return self.error is not None or self.status is None or self.status >= LEAST_ERROR
 
     @property
     def name(self) -> str:
