@@ -99,6 +99,12 @@ def usual_guard(rates: Iterable[Rate]) -> float:
     return min([0.05, *(0.05 * rate.period for rate in rates)])
 
 
+def policies_of(limits: ServerLimits) -> tuple[Policy, ...]:
+    """Return the limits that a response lists, or else the one without a name."""
+    binding = limits.binding
+    return limits.policies or (() if binding is None else (binding,))
+
+
 def reported(limits: ServerLimits, *, estimated: bool = True) -> Iterator[Rate]:
     """Yield the rates of requests that the server reports.
 
@@ -109,12 +115,7 @@ def reported(limits: ServerLimits, *, estimated: bool = True) -> Iterator[Rate]:
     >>> list(reported(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
     [Rate(limit=60, period=3600.0)]
     """
-    policies = limits.policies or (
-        Policy(
-            None, limits.limit, limits.window, limits.remaining, limits.reset_after, limits.unit
-        ),
-    )
-    for policy in policies:
+    for policy in policies_of(limits):
         rate = _rate_of(policy)
         if rate is not None and (estimated or policy.window):
             yield rate

@@ -30,9 +30,10 @@ from yarl import URL
 
 from aiothrottle import __version__
 from aiothrottle._checks import number
+from aiothrottle._statuses import FORBIDDEN, LEAST_ERROR, MAY_THROTTLE
 from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.cli.addresses import read_address
-from aiothrottle.cli.advice import Advice, Sighting, reported, seen
+from aiothrottle.cli.advice import Advice, Sighting, policies_of, reported, seen
 from aiothrottle.cli.options import (
     Command,
     argument,
@@ -56,10 +57,6 @@ from aiothrottle.cli.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.headers import Policy, ServerLimits, parse_rate_limit, profile_for
 
 _MOST = 2_000
-# The statuses with which servers throttle.
-_THROTTLED = frozenset({403, 420, 429, 503, 529})
-# The only one of them that sessions do not count by themselves.
-_FORBIDDEN = 403
 # Seconds. After a rest the server may just be closing an idle connection.
 _KEEPALIVE = 1.0
 # Limits in the body of an error are at its beginning.
@@ -146,16 +143,7 @@ class Answer:
             usual: The status of the first request. nginx, Apache and Django throttle with 503 or
                 403, which mean it if the same request was answered otherwise before.
         """
-        return self.limits.throttled or (self.status in _THROTTLED and self.status != usual)
-
-    @property
-    def policies(self) -> tuple[Policy, ...]:
-        """The limits that are reported, or the one without a name."""
-        limits = self.limits
-        numbers = (limits.limit, limits.window, limits.remaining, limits.reset_after)
-        if limits.policies or all(number is None for number in numbers):
-            return limits.policies
-        return (Policy(None, *numbers, limits.unit),)
+        return self.limits.throttled or (self.status in MAY_THROTTLE and self.status != usual)
 
 
 class Probe:
@@ -249,7 +237,7 @@ class Probe:
             response.status,
             response.headers,
             datetime.now(UTC),
-            body if response.status >= 400 else None,
+            body if response.status >= LEAST_ERROR else None,
             self._profile,
         )
         return Answer(response.status, limits, response.headers.get("Location"))
@@ -331,13 +319,13 @@ class Probe:
         if limits.throttled:
             when = "" if limits.retry_after is None else f", for {number(limits.retry_after, 6)} s"
             yield f"It throttles requests now{when}."
-        if not answer.policies:
+        if not (policies := policies_of(limits)):
             yield "It reports no limit."
             return
         yield "It reports:"
         width = columns_of(sys.stdout)
         room = None if width is None else width - 2
-        yield from (f"  {line}" for line in fitted(_table(answer.policies), room))
+        yield from (f"  {line}" for line in fitted(_table(policies), room))
 
     def _seen(self, burst: Sighting) -> Iterator[str]:
         """Yield what the burst has shown."""
@@ -349,7 +337,7 @@ class Probe:
         wait = burst.retry_after
         after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
         yield f"It admitted {many}, then throttled one ({after})."
-        if burst.status == _FORBIDDEN:
+        if burst.status == FORBIDDEN:  # a session counts the others by itself
             yield f"By {burst.status}: a session waits then only if you give it"
             yield f"retry=Retry(throttled_statuses={{{burst.status}, 429, 503}})."
 
@@ -391,7 +379,7 @@ class Probe:
             "profile": self._profile and self._profile.name,
             "throttled": answer.limits.throttled,
             "retry_after": answer.limits.retry_after,
-            "reported": [_chosen(it, *_REPORTED) for it in answer.policies],
+            "reported": [_chosen(it, *_REPORTED) for it in policies_of(answer.limits)],
             "burst": _chosen(self.burst, "admitted", "seconds", "throttled", "retry_after"),
             "tried": _chosen(self.tried, "passed", "sent", "throttled", "seconds"),
             "limiter": _chosen(advice, "rates", "burst", "guard", "python"),

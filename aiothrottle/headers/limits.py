@@ -99,6 +99,19 @@ class ServerLimits(NamedTuple):
         return self.scope is not None and self.scope.lower() == "global"
 
     @property
+    def binding(self) -> Policy | None:
+        """The binding limit, without its name; None: the response reports no number of it.
+
+        >>> ServerLimits(limit=60, remaining=59).binding
+        Policy(name=None, quota=60, window=None, remaining=59, reset_after=None, unit=None, \
+reset_error=0.0)
+        """
+        numbers = self.limit, self.window, self.remaining, self.reset_after
+        if numbers == (None, None, None, None):
+            return None
+        return Policy(None, *numbers, self.unit, self.reset_error)
+
+    @property
     def by_unit(self) -> dict[str, Policy]:
         """The binding limit of each unit, by what it counts.
 
@@ -113,10 +126,8 @@ class ServerLimits(NamedTuple):
         for policy in self.policies:
             policies.setdefault(policy.counts, []).append(policy)
         limits = {unit: bound for unit, each in policies.items() if (bound := binding(each))}
-        own = self.limit, self.window, self.remaining, self.reset_after
-        if own != (None, None, None, None):
-            bound = Policy(None, *own, self.unit, self.reset_error)
-            limits[bound.counts] = bound
+        if (own := self.binding) is not None:
+            limits[own.counts] = own
         return limits
 
 
