@@ -142,14 +142,10 @@ class _KeptPayload(Payload):
             encoding=payload.encoding,
         )
         # Also when the content is partly consumed later, or read into memory.
-        self._announced_size = payload.size
+        self._size = payload.size
         self.content = payload
         self.closed = False
         self._upload: asyncio.Task[None] | None = None
-
-    @property
-    def size(self) -> int | None:
-        return self._announced_size
 
     @property
     def consumed(self) -> bool:
