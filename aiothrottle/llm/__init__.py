@@ -5,9 +5,8 @@ tokens, settles them by the `usage` of the response, streamed or not, and retrie
 No SDK is imported here: the options read requests and responses.
 """
 
-from aiothrottle.llm.options import LLMOptions, anthropic, openai
-from aiothrottle.llm.retries import retry
-from aiothrottle.llm.tokens import TokenCounter, estimate_tokens, tiktoken_counter
+from aiothrottle.llm.calls import TokenCounter, estimate_tokens, tiktoken_counter
+from aiothrottle.llm.options import LLMOptions, anthropic, openai, retry
 
 __all__ = [
     "LLMOptions",

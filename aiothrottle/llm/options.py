@@ -1,4 +1,4 @@
-"""The options of an integration for an API of language models.
+"""The options of an integration for an API of language models: costs, and what is retried.
 
 A request is charged its estimated input and a reservation for its output, before it is sent. The
 response settles it; what that does not report stays as it was charged.
@@ -6,7 +6,7 @@ response settles it; what that does not report stays as it was charged.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from aiothrottle._checks import check_whole, shown
 from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE
@@ -16,18 +16,20 @@ from aiothrottle.llm.calls import (
     OPENAI_PATHS,
     Call,
     Paths,
+    TokenCounter,
     bounds_of,
+    estimate_tokens,
     model_of,
     read_call,
 )
-from aiothrottle.llm.readers import EventUsage, JsonUsage
-from aiothrottle.llm.retries import retry
-from aiothrottle.llm.tokens import TokenCounter, estimate_tokens
-from aiothrottle.llm.usage import CostOf, anthropic_cost, openai_cost
+from aiothrottle.llm.readers import CostOf, EventUsage, JsonUsage, anthropic_cost, openai_cost
 from aiothrottle.retry import Retry
 
 _OK = 200
 _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
+# What the SDKs retry.
+_RETRIED = frozenset({408, 409, 429, *range(LEAST_FAILURE, 600)})
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST"})
 
 
 class LLMOptions(TypedDict):
@@ -190,3 +192,32 @@ class _Api:
             return None
         streamed = "event-stream" in headers.get("Content-Type", "").lower()
         return EventUsage(self.cost_of) if streamed else JsonUsage(self.cost_of)
+
+
+def retry(attempts: int = 5) -> Retry:
+    """Return the `Retry` of `openai` and `anthropic`.
+
+    It retries each method after a 408, a 409, a 429, each status from 500 on and a lost connection,
+    as the SDKs of OpenAI and Anthropic do, and obeys the header ``x-should-retry``. So a call may
+    be made twice, although the server had begun with the first.
+
+    Args:
+        attempts: How often a request is sent at most, 1 or more.
+
+    Raises:
+        TypeError: `attempts` is not a whole number.
+        ValueError: `attempts` is below 1.
+
+    >>> retry().next_delay(1, "POST", status=408, uniform=lambda: 0.5)
+    0.25
+    """
+    return Retry(attempts, statuses=_RETRIED, methods=_METHODS, should_retry=_advised)
+
+
+def _advised(response: Any) -> bool | None:  # noqa: ANN401 - of any client
+    """Return what the server says on retrying; None if it says nothing, or the status suffices."""
+    advice = response.headers.get("x-should-retry")
+    if advice == "false":
+        return False
+    status = getattr(response, "status_code", None) or response.status
+    return True if advice == "true" and status not in _RETRIED else None

@@ -1,15 +1,21 @@
-"""Read the `usage` along with the caller: of a JSON body, and of a stream of events.
+"""Read the `usage` along with the caller, of a JSON body or a stream of events: the final cost.
 
 Invariant: no body raises, and memory is bounded. What is cut off before its usage is final stays as
-it was charged.
+it was charged; so does a resource whose number is missing, or is no plausible count of tokens.
 """
 
 import json
 import re
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
 from aiothrottle.llm.events import EventStream
-from aiothrottle.llm.usage import CostOf, read_object
+
+CostOf: TypeAlias = Callable[[Mapping[str, Any]], dict[str, float]]
+"""Returns the final cost that a `usage` reports; of resources that it does not report, nothing."""
+
+#: No model reads or writes more. A larger number would stop all requests for hours or for ever.
+_MOST = 10_000_000
 
 # Bytes of a body that is parsed whole. Of a longer one, which holds embeddings, the usage is at
 # the end: parsing megabytes would block the event loop.
@@ -47,7 +53,7 @@ class JsonUsage:
 
     def _usage(self) -> Any:  # noqa: ANN401 - any JSON
         if self._whole:
-            return read_object(bytes(self._kept)).get("usage")
+            return _loads(bytes(self._kept)).get("usage")
         tail = self._kept.decode("utf-8", "replace")
         found = [match.end() for match in _USAGE.finditer(tail)]
         try:
@@ -89,7 +95,7 @@ class EventUsage:
         # Nearly all events have neither, and need not be parsed.
         if b'"usage"' not in data and b"message_stop" not in data:
             return
-        event = read_object(data)
+        event = _loads(data)
         kind = event.get("type")
         usage = _object(event.get("usage"))
         if kind == "message_start":
@@ -104,3 +110,59 @@ class EventUsage:
 
 def _object(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _loads(text: str | bytes) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the text is none."""
+    try:
+        return _object(json.loads(text))
+    except (ValueError, RecursionError):  # nested too deeply for the parser
+        return {}
+
+
+# ---- costs ---------------------------------------------------------------------------------------
+
+
+def openai_cost(usage: Mapping[str, Any]) -> dict[str, float]:
+    """Return the cost that OpenAI and compatible APIs report.
+
+    Tokens that came from the cache count as others do. An embedding has no output.
+
+    >>> openai_cost({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15})
+    {'tokens': 15.0}
+    >>> openai_cost({"total_tokens": -1})
+    {}
+    """
+    total = _count(usage.get("total_tokens"))
+    if total is None and "total_tokens" not in usage:
+        read = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
+        written = _count(usage.get("completion_tokens", usage.get("output_tokens", 0)))
+        total = None if read is None or written is None else read + written
+    return {} if total is None else {"tokens": total}
+
+
+def anthropic_cost(usage: Mapping[str, Any]) -> dict[str, float]:
+    """Return the cost that Anthropic reports.
+
+    Tokens that were written into the cache count towards the limit of input tokens, those that were
+    read from it do not (but with some older models).
+
+    >>> anthropic_cost({"input_tokens": 10, "cache_creation_input_tokens": 90, "output_tokens": 5})
+    {'input_tokens': 100.0, 'output_tokens': 5.0}
+    """
+    cost: dict[str, float] = {}
+    read = _count(usage.get("input_tokens"))
+    cached = usage.get("cache_creation_input_tokens")
+    cached = 0.0 if cached is None else _count(cached)
+    if read is not None and cached is not None:
+        cost["input_tokens"] = read + cached
+    if (written := _count(usage.get("output_tokens"))) is not None:
+        cost["output_tokens"] = written
+    return cost
+
+
+def _count(value: object) -> float | None:
+    """Return a plausible count of tokens, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _MOST else None  # a NaN is neither
