@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeAlias, TypeVar
 
 from aiothrottle import events
 from aiothrottle._checks import check_names, shown
@@ -423,14 +423,26 @@ class KeyedRateLimiter:
         engine.bucket.granted = 0
 
 
-def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
+#: What most parts take for a limiter.
+AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
+
+
+def check_limiter(limiter: object) -> None:
+    """Raise a TypeError unless it is a limiter."""
+    if not isinstance(limiter, AnyLimiter):
+        raise TypeError(
+            f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
+        )
+
+
+def engines_of(limiter: AnyLimiter) -> list[Engine]:
     """Return the engine of a limiter, or the engines of all keys, to read them; in any thread."""
     if isinstance(limiter, RateLimiter):
         return [limiter._engine]
     return limiter._engines()
 
 
-def expect_outcomes(limiter: RateLimiter | KeyedRateLimiter) -> None:
+def expect_outcomes(limiter: AnyLimiter) -> None:
     """Begin with small bursts: from now on the outcome of each request is reported."""
     if isinstance(limiter, KeyedRateLimiter):
         limiter._reported = True

@@ -10,10 +10,9 @@ from typing import Generic, NoReturn, TypeVar
 
 from aiothrottle._checks import shown
 from aiothrottle.errors import no_copy
-from aiothrottle.keyed import KeyedRateLimiter
-from aiothrottle.limiter import RateLimiter
+from aiothrottle.keyed import AnyLimiter
 
-_Limiter = TypeVar("_Limiter", bound=RateLimiter | KeyedRateLimiter)
+_Limiter = TypeVar("_Limiter", bound=AnyLimiter)
 
 
 class PerLoop(Generic[_Limiter]):
@@ -34,6 +33,7 @@ class PerLoop(Generic[_Limiter]):
     Raises:
         TypeError: `make` is not a function.
 
+    >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.stores import MemoryStore
     >>> store = MemoryStore()
     >>> limiters = PerLoop(lambda: RateLimiter("10/s", store=store, key="api"))
@@ -47,7 +47,7 @@ class PerLoop(Generic[_Limiter]):
     __slots__ = ("__weakref__", "_limiters", "_lock", "_make")
 
     def __init__(self, make: Callable[[], _Limiter]) -> None:
-        if isinstance(make, RateLimiter | KeyedRateLimiter) or not callable(make):
+        if isinstance(make, AnyLimiter) or not callable(make):
             raise TypeError(
                 "make must be a function that makes a limiter, such as "
                 f"lambda: RateLimiter('10/s'), got {shown(make)}"
@@ -71,7 +71,7 @@ class PerLoop(Generic[_Limiter]):
                 limiter = self._inherit(loop)
         if limiter is None:
             limiter = self._make()
-            if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
+            if not isinstance(limiter, AnyLimiter):
                 raise TypeError(f"make must return a limiter, got {shown(limiter)}")
             with self._lock:
                 self._limiters[loop] = limiter

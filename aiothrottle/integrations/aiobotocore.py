@@ -17,12 +17,11 @@ from typing import Any, Protocol
 
 from aiohttp import ClientResponse
 
-from aiothrottle._checks import check_number, shown
-from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._checks import check_number
 from aiothrottle._statuses import LEAST_FAILURE
 from aiothrottle.aiohttp.adapter import Holds
 from aiothrottle.headers import parse_rate_limit
-from aiothrottle.keyed import expect_outcomes
+from aiothrottle.keyed import AnyLimiter, check_limiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 
@@ -122,10 +121,7 @@ class _Events:
     def __init__(
         self, limiter: AnyLimiter, queue_timeout: float | None, max_hold: float | None
     ) -> None:
-        if not isinstance(limiter, AnyLimiter):
-            raise TypeError(
-                f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
-            )
+        check_limiter(limiter)
         check_number("queue_timeout", queue_timeout, "seconds", none="None")
         check_number("max_hold", max_hold, "seconds", above=0, none="None")
         expect_outcomes(limiter)

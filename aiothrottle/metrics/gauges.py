@@ -5,20 +5,16 @@ from typing import TypeAlias
 
 from aiothrottle._checks import check_whole, shown
 from aiothrottle._core.engine import Engine
-from aiothrottle.keyed import KeyedRateLimiter, engines_of
+from aiothrottle.keyed import AnyLimiter, check_limiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 
-AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 Gauge: TypeAlias = Callable[[AnyLimiter], float | None]
 
 
 def check(limiter: object, name: object = "", keys: object = 0) -> None:
     """Check a limiter, its name, and the number of keys with a series of their own."""
-    if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
-        raise TypeError(
-            f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
-        )
+    check_limiter(limiter)
     if not isinstance(name, str):
         raise TypeError(f"the name of a limiter must be a string, got {shown(name)}")
     check_whole("keys", keys, "keys with labels of their own", least=0)

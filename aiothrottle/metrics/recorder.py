@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from aiothrottle import events
+from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
@@ -93,7 +94,7 @@ class Recording(Generic[S]):
 
     def __init__(
         self,
-        limiter: gauges.AnyLimiter,
+        limiter: AnyLimiter,
         own: S,
         series_of: Callable[[Hashable], Iterable[S]],
         clock: Callable[[], float] = time.monotonic,
@@ -164,7 +165,7 @@ class Recorder(Generic[S]):
         self._recordings: dict[str, Recording[S]] = {}
 
     def watch(
-        self, limiter: gauges.AnyLimiter, name: str | None = None, *, keys: int = 0
+        self, limiter: AnyLimiter, name: str | None = None, *, keys: int = 0
     ) -> Callable[[], None]:
         """Watch a limiter from now on.
 
