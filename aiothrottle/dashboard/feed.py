@@ -1,20 +1,24 @@
 """The data of one limiter for the live page: counters, the present state, and the last minutes.
 
 Rates are sampled here, whether or not a page is open, so that one that is opened late shows the
-past. Time is an argument here.
+past.
+
+Invariant: memory is bounded, however often and for however long it is sampled.
 """
 
+import asyncio
 import ipaddress
+import math
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
-from typing import TypedDict
+from typing import Any, TypeAlias
 
 from aiothrottle import events
 from aiothrottle._checks import number
-from aiothrottle.dashboard.history import History
-from aiothrottle.dashboard.shared_use import shared_use
-from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.errors import ThrottleError
+from aiothrottle.keyed import AnyLimiter, KeyedRateLimiter, engines_of
+from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.growth import Growth
 from aiothrottle.metrics.recorder import Counts, Recording
@@ -23,46 +27,14 @@ from aiothrottle.metrics.recorder import Counts, Recording
 _REMEMBERED, _SHOWN = 500, 50
 # Seconds over which a rate is averaged.
 _AVERAGED = 5.0
+# Seconds of the past that are kept, and points: more than the server samples in that time.
+_PAST, _MOST_POINTS = 120.0, 500
 
 _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
 _PORT = re.compile(r"(:[0-9]{1,5})?")
 
-
-class State(TypedDict):
-    """The counters and the state of one key, or of all together."""
-
-    name: str
-    rate: float | None
-    perSecond: float | None
-    granted: int
-    inFlight: int
-    waiting: int
-    rejected: int
-    throttled: int
-    retried: int
-    pausedFor: float
-
-
-class Pause(TypedDict):
-    """The pauses of one key for one reason, of which the last one is shown."""
-
-    ago: float
-    key: str
-    seconds: float
-    reason: str
-    count: int
-
-
-class Snapshot(State):
-    """The data of one limiter."""
-
-    limits: list[str]
-    slots: int | None
-    inUse: float | None
-    keys: list[State] | None
-    keyCount: int
-    pauses: list[Pause]
-    storeDownFor: float | None
+Shown: TypeAlias = dict[str, Any]
+"""An object of the JSON that `page.js` reads."""
 
 
 class _Key:
@@ -89,7 +61,7 @@ class Feed:
     def __init__(
         self,
         name: str,
-        limiter: gauges.AnyLimiter,
+        limiter: AnyLimiter,
         label: Callable[[Hashable], str] | None,
         clock: Callable[[], float],
     ) -> None:
@@ -98,7 +70,9 @@ class Feed:
         self._clock = clock
         self._keys = OrderedDict[Hashable, _Key]()
         self._recording = Recording(limiter, Counts(name), self._counts_of, clock=clock)
-        self._growth, self._history = Growth(_AVERAGED), History()
+        self._growth = Growth(_AVERAGED)
+        # When, the rate, and the limit per second at that time; None: there was none.
+        self._history = deque[tuple[float, float, float | None]](maxlen=_MOST_POINTS)
         self._rate: float | None = None
         self._in_use: float | None = None
         self.stop: Callable[[], None] = self._recording.stop
@@ -108,7 +82,9 @@ class Feed:
         now, limiter = self._clock(), self._recording.limiter
         self._rate = _rate_of(self._growth, now, self._recording.own.tokens)
         if self._rate is not None:
-            self._history.add(now, self._rate, gauges.tokens_per_second(limiter))
+            self._history.append((now, self._rate, gauges.tokens_per_second(limiter)))
+            while self._history[0][0] < now - _PAST:
+                self._history.popleft()
         for key in self._latest().values():
             key.rate = _rate_of(key.growth, now, key.counts.tokens)
 
@@ -118,10 +94,10 @@ class Feed:
 
     def history(self) -> list[tuple[float, float, float | None]]:
         """Return the rates of the last minutes: when, the rate, and the limit per second."""
-        return [*self._history.points]
+        return [*self._history]
 
-    def snapshot(self) -> Snapshot:
-        """Return the data of now."""
+    def snapshot(self) -> Shown:
+        """Return the data of now; of the pauses of one key for one reason, the last one."""
         recording, now = self._recording, self._clock()
         limiter, down_since = recording.limiter, recording.store_down_since
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
@@ -152,7 +128,7 @@ class Feed:
         """Return the most recently active keys."""
         return dict(list(self._keys.items())[-_SHOWN:])
 
-    def _states_of(self, limiter: KeyedRateLimiter) -> list[State]:
+    def _states_of(self, limiter: KeyedRateLimiter) -> list[Shown]:
         """Return the most recently active keys, by name, so that rows keep their place."""
         states = [
             # `limiter[key]` alone would make a forgotten key anew.
@@ -182,7 +158,7 @@ def _rate_of(growth: Growth, now: float, count: float) -> float | None:
     return None if growth.seconds < _AVERAGED / 2 else growth.amount / growth.seconds
 
 
-def _state(counts: Counts, rate: float | None, limiter: gauges.AnyLimiter | None) -> State:
+def _state(counts: Counts, rate: float | None, limiter: AnyLimiter | None) -> Shown:
     return {
         "name": counts.label,
         "rate": rate,
@@ -223,3 +199,21 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return not host or _PORT.fullmatch(port) is not None
+
+
+async def shared_use(limiter: AnyLimiter) -> float | None:
+    """Ask the store which part of a shared limit all processes use together, from 0 to 1.
+
+    None: the limiter has no store, limits each key, is not used in this event loop, or its store
+    does not answer.
+    """
+    if not isinstance(limiter, RateLimiter) or limiter.statistics().store_up is None:
+        return None
+    if engines_of(limiter)[0].loop is not asyncio.get_running_loop():
+        return None
+    try:
+        decision = await limiter.peek()
+    except ThrottleError:
+        return None
+    limit = decision.limit
+    return max(0.0, 1 - decision.remaining / limit) if 0 < limit < math.inf else None

@@ -3,6 +3,10 @@
 The page shows the hosts that a program talks to. So it is served on loopback, and to a browser only
 if the address bar names this machine: the Host header rejects another site whose name points here
 (DNS rebinding), and the Origin header rejects scripts of other sites.
+
+Invariant: connections are limited in number, and in the time that each may be idle, as each takes a
+file descriptor, of which the program has a limited number. If there are too many, the one that has
+been idle longest is closed for the new one.
 """
 
 import asyncio
@@ -11,16 +15,16 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.resources import files
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle.dashboard.connections import Connections, serving
 from aiothrottle.dashboard.feed import Feed
+from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
@@ -35,6 +39,8 @@ _TICK, _PATIENCE = 0.5, 10.0
 # Seconds in which the streams may send their last event when the server ends.
 _LAST_WORDS = 0.5
 _MOST_STREAMS = 20
+# Connections, and seconds in which each has to complete its first or its next request.
+_MOST_CONNECTIONS, _IDLE = 100, 5.0
 # Bytes of an unread stream that the kernel buffers. By default it buffers megabytes, and writes
 # stall only after hours.
 _UNREAD = 1 << 16
@@ -57,7 +63,7 @@ _HEADERS = {
 
 @asynccontextmanager
 async def serve(
-    limiters: gauges.AnyLimiter | Mapping[str, gauges.AnyLimiter],
+    limiters: AnyLimiter | Mapping[str, AnyLimiter],
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -102,7 +108,7 @@ async def serve(
         assert runner.server is not None, "runner.server exists from setup to cleanup"
         return runner.server()
 
-    connections = Connections(served)
+    connections = _Connections(served)
     async with AsyncExitStack() as stack:
         for feed in feeds:
             stack.callback(feed.stop)
@@ -269,7 +275,7 @@ async def _counted(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Keep the connection from being idle until the request is answered."""
-    with serving(request.transport):
+    with _serving(request.transport):
         return await handler(request)
 
 
@@ -310,3 +316,104 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+# ---- connections ---------------------------------------------------------------------------------
+
+
+class _Connections:
+    """Makes a protocol for each connection of a server, and closes excess connections.
+
+    Args:
+        make: Makes the protocol that serves one connection.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        # Both in the order of arrival, oldest first.
+        self._idle = dict[_Connection, asyncio.TimerHandle]()
+        self._busy = dict[_Connection, None]()
+
+    def __call__(self) -> asyncio.Protocol:
+        """Make the protocol of a new connection."""
+        return _Connection(self, self._make())
+
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._busy)
+
+    def abort(self) -> None:
+        """Close all connections; unsent data is lost."""
+        for connection in [*self._idle, *self._busy]:
+            connection.transport.abort()
+
+    def add(self, connection: "_Connection") -> None:
+        """Add a new connection, which has no request yet."""
+        if len(self) >= _MOST_CONNECTIONS:
+            oldest = next(iter(self._idle or self._busy))
+            self.remove(oldest)  # now: connection_lost is called later
+            oldest.transport.abort()
+        self._rest(connection)
+
+    def remove(self, connection: "_Connection") -> None:
+        """Remove a closed connection."""
+        self._busy.pop(connection, None)
+        if timer := self._idle.pop(connection, None):
+            timer.cancel()
+
+    @contextmanager
+    def serving(self, connection: "_Connection") -> Generator[None]:
+        """Keep a connection from being idle while its request is served."""
+        self.remove(connection)
+        self._busy[connection] = None
+        try:
+            yield
+        finally:
+            if connection in self._busy:  # otherwise it was closed
+                self.remove(connection)
+                self._rest(connection)
+
+    def _rest(self, connection: "_Connection") -> None:
+        loop = asyncio.get_running_loop()
+        self._idle[connection] = loop.call_later(_IDLE, connection.transport.abort)
+
+
+@contextmanager
+def _serving(transport: asyncio.BaseTransport | None) -> Generator[None]:
+    """Keep the connection from being idle while its request is served; None: it is closed."""
+    protocol = None if transport is None else transport.get_protocol()
+    if isinstance(protocol, _Connection):
+        with protocol.connections.serving(protocol):
+            yield
+    else:
+        yield
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: passes all calls to the protocol that serves it."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, connections: _Connections, served: asyncio.Protocol) -> None:
+        self.connections = connections
+        self._served = served
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.connections.add(self)
+        self._served.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.remove(self)
+        self._served.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._served.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._served.eof_received()
+
+    def pause_writing(self) -> None:
+        self._served.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._served.resume_writing()

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
-from aiothrottle.dashboard import connections, serve, server
+from aiothrottle.dashboard import serve, server
 from aiothrottle.events import Observer
 from tests.metrics.causing import outage, retries
 from tests.metrics.streaming import streaming
@@ -292,7 +292,7 @@ async def test_connection_without_a_request_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(connections, "_PATIENCE", 0.2)
+    monkeypatch.setattr(server, "_IDLE", 0.2)
     loop = asyncio.get_running_loop()
     async with (
         serve(RateLimiter(10)) as url,

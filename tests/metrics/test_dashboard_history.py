@@ -10,8 +10,7 @@ from redis.asyncio import Redis
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve, server
-from aiothrottle.dashboard.feed import Feed
-from aiothrottle.dashboard.shared_use import shared_use
+from aiothrottle.dashboard.feed import Feed, shared_use
 from aiothrottle.stores.redis import RedisStore
 from tests.metrics.streaming import streaming
 from tests.support.browser import needs_browser, open_tab
@@ -103,7 +102,7 @@ async def test_each_key_has_its_rate_and_its_limit() -> None:
         await asyncio.sleep(0.5)
     await keyed.acquire("slow")
     feed.sample()
-    fast, slow = feed.snapshot()["keys"] or []
+    fast, slow = feed.snapshot()["keys"]
     assert fast["rate"] == pytest.approx(8)
     assert fast["perSecond"] == 100.0
     assert slow["rate"] is None
