@@ -20,7 +20,7 @@ from measure import Report, Rows, markdown, put_into, show
 from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulate
-from aiothrottle.testing.server import AlgorithmName
+from aiothrottle.testing.algorithms import AlgorithmName
 
 PAGE = Path(__file__).parents[1] / "docs" / "project" / "results" / "adaptive.md"
 TITLE = "Unknown limits"

@@ -17,7 +17,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Server, simulate
 from aiothrottle.testing import RateLimitedServer
-from aiothrottle.testing.server import AlgorithmName
+from aiothrottle.testing.algorithms import AlgorithmName
 
 RATE = RATES[0]
 SECONDS = 60.0

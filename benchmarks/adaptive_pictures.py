@@ -24,7 +24,7 @@ from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Server, simulate
-from aiothrottle.testing.server import AlgorithmName
+from aiothrottle.testing.algorithms import AlgorithmName
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 # Readable on white and on black: the background is left out.

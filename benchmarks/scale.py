@@ -28,7 +28,7 @@ from stores import jain
 from aiothrottle import KeyedRateLimiter, LeakyBucket, Rate, RateLimiter, SlidingWindowLog
 from aiothrottle.stores import Key
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.testing.audit import greatest_count
+from aiothrottle.testing import greatest_count
 
 __all__ = ["report"]
 

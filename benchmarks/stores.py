@@ -30,7 +30,7 @@ from shared_peers import CONTESTANTS, Take
 
 from aiothrottle import RateLimiter
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.testing.audit import greatest_count
+from aiothrottle.testing import greatest_count
 
 __all__ = ["calls_so_far", "jain", "report", "share"]
 

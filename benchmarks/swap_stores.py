@@ -22,7 +22,7 @@ from stores import jain
 
 from aiothrottle import RateLimiter
 from aiothrottle.stores import SQLiteStore
-from aiothrottle.testing.audit import greatest_count
+from aiothrottle.testing import greatest_count
 
 __all__ = ["report"]
 

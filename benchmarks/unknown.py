@@ -239,7 +239,7 @@ def minute(client: str, seed: int) -> Minute:
     arrivals = [it for it in CLIENTS[client](case, seed) if it.at < SECONDS]
     phase = random.Random(f"{seed} phase").random() * case.server.period
     most = most_admitted(case.server.make_algorithm(phase), SECONDS)
-    throttled = [it.at for it in arrivals if it.refused]
+    throttled = [it.at for it in arrivals if it.throttled]
     sent_later = sum(it.at >= FOUND for it in arrivals)
     return Minute(
         len(throttled) / len(arrivals),

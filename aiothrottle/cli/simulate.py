@@ -51,7 +51,7 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
 from aiothrottle.simulation.outcome import cells
-from aiothrottle.testing.server import AlgorithmName
+from aiothrottle.testing.algorithms import AlgorithmName
 
 _NO_LIMITER = "none"
 _WORKERS = 20

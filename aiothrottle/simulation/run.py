@@ -1,17 +1,30 @@
-"""The function that runs a simulation: clients, a server, a network, and a time."""
+"""One simulation: real limiters, a network of delays, a server, and what it records.
+
+Invariant: the same arguments give the same outcome, and chance for one purpose disturbs no other.
+"""
 
 import asyncio
+import math
+import random
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from aiothrottle._checks import check_number, check_whole
+from aiothrottle._core.feedback import PauseRule
+from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
+from aiothrottle.keyed import expect_outcomes
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
 from aiothrottle.rate import RateLike
 from aiothrottle.retry import Retry
-from aiothrottle.simulation.outcome import Outcome
-from aiothrottle.simulation.server import Server
-from aiothrottle.simulation.world import World
+from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
+from aiothrottle.simulation.server import ROUNDING, Server, most_admitted
+from aiothrottle.testing.server import greatest_count
 from aiothrottle.testing.virtual_time import VirtualTimeLoop
+
+if TYPE_CHECKING:
+    from aiothrottle.testing.algorithms import ServerAlgorithm
 
 
 def simulate(
@@ -84,7 +97,7 @@ def simulate(
     check_number("seconds", seconds, above=0)
     for seconds_after in changes:
         check_number("the time of a change", seconds_after, "seconds", above=0)
-    world = World(
+    world = _World(
         servers={0.0: server if isinstance(server, Server) else Server(server), **changes},
         latency=latency,
         jitter=jitter,
@@ -103,3 +116,197 @@ def _a_loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class _World:
+    """One simulation: the network, the server, and the records. Used once.
+
+    The server's time begins `latency` after the clients': when the first request can arrive.
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: Mapping[float, Server],
+        latency: float,
+        jitter: float,
+        seconds: float,
+        retry: Retry,
+        seed: int,
+    ) -> None:
+        self._latency = latency
+        self._jitter = jitter
+        self._seconds = seconds
+        self._retry = retry
+        self._seed = seed
+        self._delivery = self._chance("delivery")
+        self._back_off = self._chance("back-off")
+        phase = self._chance("phase").random()
+        instants = sorted(at for at in servers if at < seconds)
+        # The algorithm of each server is made twice: the second one measures how much it can admit.
+        self._to_come: list[tuple[float, Server, ServerAlgorithm]] = []
+        self._most = 0
+        for at, until in zip(instants, [*instants[1:], seconds], strict=True):
+            server = servers[at]
+            begun = phase * server.period if server.phase is None else server.phase
+            self._to_come.append((at, server, server.make_algorithm(begun)))
+            self._most += most_admitted(server.make_algorithm(begun), until - at)
+        self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
+        self._arrivals: list[Arrival] = []
+        self._waits: list[float] = []
+        self._given_up = 0
+        self._turned_away = 0
+
+    def _chance(self, what: str) -> random.Random:
+        """Return a random generator for one purpose, so that the others are not disturbed."""
+        return random.Random(f"{self._seed} {what}")
+
+    async def run(
+        self,
+        make_limiter: Callable[[], RateLimiter],
+        clients: int,
+        workers: int,
+        demand: float | None,
+    ) -> None:
+        """Run the clients until the time is over."""
+        limiters = [make_limiter() for _ in range(clients)]
+        for limiter in limiters:
+            if not isinstance(limiter, RateLimiter):
+                raise TypeError(f"client made {limiter!r}, which is not a RateLimiter")
+            expect_outcomes(limiter)  # as a session does
+        try:
+            async with (
+                asyncio.timeout(self._latency + self._seconds),
+                asyncio.TaskGroup() as group,
+            ):
+                for client, limiter in enumerate(limiters):
+                    if demand is not None:
+                        group.create_task(self._come_and_go(limiter, client, demand, group))
+                        continue
+                    for _ in range(workers):
+                        group.create_task(self._ask_on_and_on(limiter, client))
+        except TimeoutError:
+            pass  # a failure would be raised in a group
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            for limiter in limiters:
+                await limiter.aclose()
+
+    async def _ask_on_and_on(self, limiter: RateLimiter, client: int) -> None:
+        while True:
+            error = await self._request(limiter, client)
+            if error is not None:
+                # An immediate retry would be rejected again: no time has passed.
+                await asyncio.sleep(getattr(error, "retry_after", None) or self._server.period)
+
+    async def _come_and_go(
+        self, limiter: RateLimiter, client: int, demand: float, group: asyncio.TaskGroup
+    ) -> None:
+        chance = self._chance(f"demand of client {client}")
+        while True:
+            await asyncio.sleep(chance.expovariate(demand))
+            group.create_task(self._request(limiter, client))
+
+    async def _request(self, limiter: RateLimiter, client: int) -> ThrottleError | None:
+        """Send until it is admitted or given up; return the error of a limiter that rejected it."""
+        wanted_at = _now()
+        attempt = 1
+        try:
+            while True:
+                # As in a session, a throttled request precedes those that were not throttled.
+                async with limiter.throttle(priority=attempt - 1) as permit:
+                    wait = await self._exchange(client, _now() - wanted_at)
+                    if wait is None:
+                        permit.report_success()
+                        return None
+                    delay, paused = self._throttled(permit, attempt, wait)
+                if delay is None:
+                    self._given_up += 1
+                    return None
+                attempt += 1
+                if not paused:
+                    await asyncio.sleep(delay)
+        except (CostTooHigh, LimiterClosed):
+            raise
+        except ThrottleError as error:
+            self._turned_away += 1
+            return error
+
+    async def _exchange(self, client: int, waited: float) -> float | None:
+        """Send a request; return None if it is admitted, else the seconds until one would be."""
+        await asyncio.sleep(self._travel())
+        wait = self._arrive(client, _now() - self._latency, waited)
+        await asyncio.sleep(self._travel())
+        return wait
+
+    def _travel(self) -> float:
+        return self._latency + self._delivery.random() * self._jitter
+
+    def _arrive(self, client: int, now: float, waited: float) -> float | None:
+        while self._to_come and now >= self._to_come[0][0]:
+            self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
+        ready_at = self._begun_at + self._algorithm.ready_at()
+        throttled = ready_at > now + ROUNDING
+        if now < self._seconds - ROUNDING:
+            self._arrivals.append(Arrival(now, client, throttled))
+            if not throttled:
+                self._waits.append(waited)
+        if throttled:
+            return ready_at - now
+        self._algorithm.count(max(now, ready_at) - self._begun_at)
+        return None
+
+    def _throttled(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
+        """Report the 429 to the limiter, as a session does.
+
+        Return the seconds until the next attempt, None if the request is given up, and whether the
+        limiter is paused for that time.
+        """
+        retry_after = self._retry_after(wait)
+        delay = self._retry.next_delay(
+            attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
+        )
+        paused = permit._report_pause(
+            retry_after or None,
+            PauseRule(
+                0.0,  # without jitter: the same arguments give the same outcome
+                self._retry.max_pause,
+                self._retry.backoff,
+                self._retry.max_backoff,
+            ),
+            from_server=bool(retry_after),
+        )
+        return delay, paused
+
+    def _retry_after(self, wait: float) -> float | None:
+        match self._server.retry_after:
+            case "seconds":
+                return float(math.ceil(wait - ROUNDING))
+            case "exact":
+                return wait
+            case "none":
+                return None
+
+    def outcome(self, clients: int) -> Outcome:
+        """Return what was recorded."""
+        admitted = [0] * clients
+        for arrival in self._arrivals:
+            admitted[arrival.client] += not arrival.throttled
+        return Outcome(
+            sent=len(self._arrivals),
+            throttled=len(self._arrivals) - sum(admitted),
+            utilisation=sum(admitted) / self._most,
+            waits=waits_of(self._waits),
+            fairness=fairness(admitted),
+            greatest_count=greatest_count(
+                (arrival.at for arrival in self._arrivals), self._server.period - ROUNDING
+            ),
+            given_up=self._given_up,
+            turned_away=self._turned_away,
+            arrivals=tuple(self._arrivals),
+        )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

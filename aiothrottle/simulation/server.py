@@ -4,15 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from aiothrottle._checks import check_choice, check_number, duration
+from aiothrottle._checks import check_choice, check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.testing.algorithms import (
-    FixedWindow,
-    ServerAlgorithm,
-    SlidingWindowLog,
-    TokenBucket,
-)
-from aiothrottle.testing.server import AlgorithmName
+from aiothrottle.testing.algorithms import AlgorithmName, ServerAlgorithm, make_algorithm
 
 RetryAfter: TypeAlias = Literal["seconds", "exact", "none"]
 """The Retry-After of a 429: whole seconds (rounded up), exact seconds, or none."""
@@ -69,22 +63,16 @@ class Server:
         if not callable(algorithm):
             check_choice("algorithm", algorithm, get_args(AlgorithmName))
         check_choice("retry_after", retry_after, get_args(RetryAfter))
-        if burst is not None:
-            if algorithm != "token-bucket":
-                raise ValueError("burst belongs to algorithm='token-bucket'")
-            check_number("burst", burst, "requests", least=1)
-        if phase is not None:
-            if algorithm != "fixed-window":
-                raise ValueError("phase belongs to algorithm='fixed-window'")
-            check_number("phase", phase, "seconds")
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", as_rate(rate))
         set_field(self, "algorithm", algorithm)
         set_field(self, "burst", burst)
         set_field(self, "phase", phase)
         set_field(self, "retry_after", retry_after)
-        if not (phase or 0.0) < self.period:
-            raise ValueError(f"phase is below the period of {duration(self.period)}, not {phase!r}")
+        if not callable(algorithm):
+            make_algorithm(self.rate, algorithm, burst, phase)  # which checks the arguments
+        elif burst is not None or phase is not None:
+            raise ValueError("burst and phase belong to an algorithm that is named")
         check_number("the period of a server", self.period, "seconds", least=_SHORTEST_PERIOD)
 
     @property
@@ -98,18 +86,10 @@ class Server:
         Args:
             phase: Seconds since a fixed window began.
         """
-        # A window counts whole requests, and at least one, or it would never admit any.
-        limit = int(self.rate.in_whole_tokens.limit)
-        match self.algorithm:
-            case "sliding-window-log":
-                return SlidingWindowLog(limit, self.period)
-            case "fixed-window":
-                return FixedWindow(limit, self.period, phase)
-            case "token-bucket":
-                burst = self.rate.in_whole_tokens.limit if self.burst is None else self.burst
-                return TokenBucket(self.rate.limit, self.rate.period, burst)
-            case make_algorithm:
-                return make_algorithm()
+        if callable(self.algorithm):
+            return self.algorithm()
+        begun = phase if self.algorithm == "fixed-window" else None
+        return make_algorithm(self.rate, self.algorithm, self.burst, begun)
 
 
 def most_admitted(algorithm: ServerAlgorithm, seconds: float) -> int:

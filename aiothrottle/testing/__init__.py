@@ -4,8 +4,13 @@
 `VirtualTimeLoop` is an event loop on which an hour of waiting takes no time.
 """
 
-from aiothrottle.testing.audit import Audit, RecordedRequest, greatest_count
-from aiothrottle.testing.server import RateLimitedServer, linked_pages
+from aiothrottle.testing.server import (
+    Audit,
+    RateLimitedServer,
+    RecordedRequest,
+    greatest_count,
+    linked_pages,
+)
 from aiothrottle.testing.virtual_time import VirtualTimeLoop
 
 __all__ = [

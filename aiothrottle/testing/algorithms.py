@@ -8,7 +8,12 @@ Only admitted requests are counted, so a throttled one costs nothing.
 
 import math
 from collections import deque
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
+
+from aiothrottle._checks import check_number, duration
+from aiothrottle.rate import Rate
+
+AlgorithmName: TypeAlias = Literal["sliding-window-log", "fixed-window", "token-bucket"]
 
 
 class ServerAlgorithm(Protocol):
@@ -97,3 +102,36 @@ class TokenBucket:
         filled = self._tokens + (now - self._counted_at) * self._rate
         self._tokens = min(self._burst, filled) - 1.0
         self._counted_at = now
+
+
+def make_algorithm(
+    rate: Rate, name: AlgorithmName, burst: float | None = None, phase: float | None = None
+) -> ServerAlgorithm:
+    """Return the algorithm with this name.
+
+    Args:
+        rate: Its rate.
+        name: The name.
+        burst: How many requests a token bucket holds; None: the limit of the rate, rounded up.
+        phase: Seconds since a fixed window began; None: it begins.
+
+    Raises:
+        ValueError: An argument is out of range, or belongs to another algorithm.
+    """
+    if burst is not None and name != "token-bucket":
+        raise ValueError("burst belongs to algorithm='token-bucket'")
+    if phase is not None and name != "fixed-window":
+        raise ValueError("phase belongs to algorithm='fixed-window'")
+    # A window counts whole requests, and at least one, or it would never admit any.
+    limit, period = rate.in_whole_tokens.limit, rate.in_whole_tokens.period
+    if name == "sliding-window-log":
+        return SlidingWindowLog(int(limit), period)
+    if name == "token-bucket":
+        burst = limit if burst is None else burst
+        check_number("burst", burst, "requests", least=1)
+        return TokenBucket(rate.limit, rate.period, burst)
+    phase = phase or 0.0
+    check_number("phase", phase, "seconds")
+    if phase >= period:
+        raise ValueError(f"phase is below the period of {duration(period)}, not {phase!r}")
+    return FixedWindow(int(limit), period, phase)

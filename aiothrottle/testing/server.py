@@ -1,10 +1,15 @@
-"""A real HTTP server with limits, to test clients against."""
+"""A real HTTP server with limits, to test clients against, and its audit of what arrived.
+
+Invariant: the audit has each request as the server saw it, in the order of arrival.
+"""
 
 import asyncio
 import contextlib
 import math
 import random
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Literal, Self, TypeAlias, get_args
 from weakref import WeakSet
@@ -14,17 +19,129 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from aiothrottle._checks import check_choice, check_number, check_whole
-from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.testing.algorithms import (
-    FixedWindow,
-    ServerAlgorithm,
-    SlidingWindowLog,
-    TokenBucket,
-)
-from aiothrottle.testing.audit import Audit, RecordedRequest
+from aiothrottle.rate import RateLike, as_rate
+from aiothrottle.testing.algorithms import AlgorithmName, ServerAlgorithm, make_algorithm
 
-AlgorithmName: TypeAlias = Literal["sliding-window-log", "fixed-window", "token-bucket"]
 ThrottledResponse: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
+
+
+@dataclass(slots=True, eq=False)
+class RecordedRequest:
+    """One request that arrived.
+
+    Attributes:
+        arrived_at: When it arrived, on the clock of `time.monotonic`, in seconds.
+        method: Its HTTP method.
+        path: Its path, decoded and without the query.
+        throttled: Whether the server throttled it.
+        status: The status of the response; None while there is none, and for ever if the server was
+            silent, the client went away, or the server was closed.
+
+    """
+
+    arrived_at: float
+    method: str
+    path: str
+    throttled: bool
+    status: int | None = None
+
+
+def greatest_count(instants: Iterable[float], period: float) -> int:
+    """Return the greatest number of instants in any half-open window of `period` seconds.
+
+    Two instants exactly `period` apart are not in one window: `b` is in the window that begins
+    with `a` as long as `b < a + period`.
+
+    Args:
+        instants: Seconds, in any order.
+        period: The length of the window in seconds.
+
+    Raises:
+        ValueError: `period` is not greater than zero.
+
+    Example:
+        >>> greatest_count([0.0, 0.5, 1.0], period=1.0)
+        2
+
+    """
+    if not period > 0:
+        raise ValueError(f"period must be greater than 0 seconds, not {period!r}")
+    ordered = sorted(instants)
+    greatest = first = 0
+    for last, instant in enumerate(ordered):
+        while ordered[first] < instant and ordered[first] + period <= instant:
+            first += 1
+        greatest = max(greatest, last - first + 1)
+    return greatest
+
+
+class Audit:
+    """The requests at a server since its start, or since the last `clear`.
+
+    Attributes:
+        requests: Every request that arrived, in the order of arrival.
+        greatest_concurrency: The greatest number of exchanges that were open at once, counted
+            when a request arrives. An exchange, throttled or not, is open from its arrival until
+            the whole response, body included, is written or the client is gone.
+
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[RecordedRequest] = []
+        self.greatest_concurrency: int = 0
+
+    @property
+    def sent(self) -> int:
+        """How many requests arrived, throttled or not."""
+        return len(self.requests)
+
+    @property
+    def throttled(self) -> int:
+        """How many requests the server throttled."""
+        return sum(request.throttled for request in self.requests)
+
+    @property
+    def admitted(self) -> int:
+        """How many requests were not throttled, whatever their status."""
+        return self.sent - self.throttled
+
+    def greatest_count(self, period: float, *, admitted_only: bool = False) -> int:
+        """Return the greatest number of arrivals in any half-open window of `period` seconds.
+
+        All arrivals count, throttled or not: these are what the client sent. Two requests exactly
+        `period` apart are not in one window.
+
+        Args:
+            period: The length of the window in seconds.
+            admitted_only: Count only the requests that were not throttled.
+
+        Raises:
+            ValueError: `period` is not greater than zero.
+
+        """
+        counted = (r.arrived_at for r in self.requests if not (admitted_only and r.throttled))
+        return greatest_count(counted, period)
+
+    def record(self, request: RecordedRequest, open_exchanges: int) -> None:
+        """Record an arrival. The server calls this.
+
+        Args:
+            request: The request that arrived.
+            open_exchanges: The requests without a complete response, this one included.
+        """
+        self.requests.append(request)
+        self.greatest_concurrency = max(self.greatest_concurrency, open_exchanges)
+
+    def clear(self) -> None:
+        """Forget all requests so far. Exchanges that are still open still count as open."""
+        self.requests.clear()
+        self.greatest_concurrency = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Audit: {self.sent} sent, {self.throttled} throttled, "
+            f"at most {self.greatest_concurrency} at once>"
+        )
 
 
 class RateLimitedServer:
@@ -101,9 +218,15 @@ class RateLimitedServer:
         check_whole("seed", seed, least=-math.inf)
         if handler is not None and not callable(handler):
             raise TypeError(f"handler must be an aiohttp handler, not {handler!r}")
-        self._algorithm = _make_algorithm(
-            None if rate is None else as_rate(rate), algorithm, burst, phase
-        )
+        if rate is None and (burst is not None or phase):
+            raise ValueError("burst and phase belong to a rate")
+        #: None: there is no rate limit.
+        self._algorithm: ServerAlgorithm | None = None
+        if rate is not None:
+            given = as_rate(rate)
+            if algorithm == "token-bucket" and burst is None:
+                burst = given.limit
+            self._algorithm = make_algorithm(given, algorithm, burst, phase or None)
         self._concurrency_limit = concurrency_limit
         self._throttled_response: ThrottledResponse = throttled_response
         self._latency = latency
@@ -296,26 +419,3 @@ def _retry_after(response: ThrottledResponse, wait: float, now: float) -> str | 
             return formatdate(math.ceil(now + wait), usegmt=True)
         case "429" | "silence":
             return None
-
-
-def _make_algorithm(
-    rate: Rate | None, name: AlgorithmName, burst: float | None, phase: float
-) -> ServerAlgorithm | None:
-    check_number("phase", phase, "seconds")
-    if burst is not None and (rate is None or name != "token-bucket"):
-        raise ValueError("burst belongs to a rate with algorithm='token-bucket'")
-    if phase and (rate is None or name != "fixed-window"):
-        raise ValueError("phase belongs to a rate with algorithm='fixed-window'")
-    if rate is None:
-        return None
-    if name == "token-bucket":
-        burst = rate.limit if burst is None else burst
-        check_number("burst", burst, "requests", least=1)
-        return TokenBucket(rate.limit, rate.period, burst)
-    # A window counts whole requests, and at least one, or it would never admit any.
-    limit, period = int(rate.in_whole_tokens.limit), rate.in_whole_tokens.period
-    if name == "sliding-window-log":
-        return SlidingWindowLog(limit, period)
-    if phase >= period:
-        raise ValueError(f"phase must be less than the period of {period} s, got {phase!r}")
-    return FixedWindow(limit, period, phase)

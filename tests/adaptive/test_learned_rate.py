@@ -139,12 +139,12 @@ def evidence_of_a_rate() -> Evidence:
     return Evidence(slots=LearnedSlots(most=0.0))  # no number of slots explains the 429s
 
 
-def event(evidence: Evidence, at: float, refused: int, admitted: int) -> float | None:
+def event(evidence: Evidence, at: float, throttled: int, admitted: int) -> float | None:
     """Let a server admit tokens and then throttle; return the rate that is learned."""
     for _ in range(admitted):
         evidence.succeeded(sent_at=at - 0.001, cost=1.0)
     found: float | None = None
-    for number in range(refused):
+    for number in range(throttled):
         sent_at = at - 0.001 if number == 0 else evidence.since
         search = evidence.throttled(at, sent_at, pause=1.0, in_flight=8)
         if search is not None:
@@ -154,39 +154,39 @@ def event(evidence: Evidence, at: float, refused: int, admitted: int) -> float |
 
 def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     evidence = evidence_of_a_rate()
-    assert event(evidence, 0.0, refused=2, admitted=20) is None
-    assert event(evidence, 1.0, refused=2, admitted=20) is None
-    assert event(evidence, 2.0, refused=3, admitted=30) == 15.0  # 30 in 2 s
+    assert event(evidence, 0.0, throttled=2, admitted=20) is None
+    assert event(evidence, 1.0, throttled=2, admitted=20) is None
+    assert event(evidence, 2.0, throttled=3, admitted=30) == 15.0  # 30 in 2 s
     evidence = evidence_of_a_rate()
-    assert event(evidence, 0.0, refused=3, admitted=20) is None
-    assert event(evidence, 1.0, refused=1, admitted=0) == 0.5  # one at the most, in 2 s
+    assert event(evidence, 0.0, throttled=3, admitted=20) is None
+    assert event(evidence, 1.0, throttled=1, admitted=0) == 0.5  # one at the most, in 2 s
     assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1) is None
 
 
 def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
     evidence = evidence_of_a_rate()
-    found = [event(evidence, 1.1 * n, refused=1, admitted=20 - n % 2) for n in range(6)]
+    found = [event(evidence, 1.1 * n, throttled=1, admitted=20 - n % 2) for n in range(6)]
     assert found[:3] == [None] * 3
     assert found[3] == pytest.approx(19 / 2.1)
     evidence = evidence_of_a_rate()
-    assert not any(event(evidence, 1.1 * n, refused=1, admitted=n * 7 % 20) for n in range(30))
+    assert not any(event(evidence, 1.1 * n, throttled=1, admitted=n * 7 % 20) for n in range(30))
 
 
 def test_old_event_tells_nothing() -> None:
     evidence = evidence_of_a_rate()
-    event(evidence, 0.0, refused=8, admitted=20)
-    assert event(evidence, 601.0, refused=8, admitted=20) is None
-    assert event(evidence, 602.0, refused=8, admitted=20) == 10.0
+    event(evidence, 0.0, throttled=8, admitted=20)
+    assert event(evidence, 601.0, throttled=8, admitted=20) is None
+    assert event(evidence, 602.0, throttled=8, admitted=20) == 10.0
 
 
 def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> None:
     evidence = evidence_of_a_rate()
-    event(evidence, 0.0, refused=8, admitted=20)
-    assert event(evidence, 1.0, refused=8, admitted=20) == 10.0
+    event(evidence, 0.0, throttled=8, admitted=20)
+    assert event(evidence, 1.0, throttled=8, admitted=20) == 10.0
     assert not evidence.has_room(20.0, 600.0)
     assert not evidence.has_room(0.1, 1900.0)
     assert evidence.has_room(20.0, 601.0)
-    assert event(evidence, 5000.0, refused=1, admitted=0) == 20.0
+    assert event(evidence, 5000.0, throttled=1, admitted=0) == 20.0
 
 
 def test_rate_is_kept_on_another_clock() -> None:
@@ -202,8 +202,8 @@ def test_rate_is_kept_on_another_clock() -> None:
 
 def test_fewer_tokens_from_event_to_event_are_chance() -> None:
     evidence = evidence_of_a_rate()
-    event(evidence, 0.0, refused=8, admitted=20)
-    assert event(evidence, 1.0, refused=8, admitted=90)
+    event(evidence, 0.0, throttled=8, admitted=20)
+    assert event(evidence, 1.0, throttled=8, admitted=90)
     verdicts = list[bool]()
     for at, admitted in enumerate((80, 60, 40, 20), start=2):
         for _ in range(admitted):
@@ -211,5 +211,5 @@ def test_fewer_tokens_from_event_to_event_are_chance() -> None:
         verdicts.append(evidence.is_chance(at, at - 0.1))
     assert verdicts == [False, False, False, True]
     # From now on it takes two such events.
-    assert event(evidence, 10.0, refused=8, admitted=50) is None
-    assert event(evidence, 11.0, refused=8, admitted=50) == 25.0
+    assert event(evidence, 10.0, throttled=8, admitted=50) is None
+    assert event(evidence, 11.0, throttled=8, admitted=50) == 25.0

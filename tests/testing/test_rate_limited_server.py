@@ -408,7 +408,7 @@ async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -
             "throttled_response must be one of '429-seconds', .*'418'",
         ),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
-        ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
+        ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst and phase belong to a rate"),
         ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst must be .*, 1 or more"),
         ({"rate": 5, "phase": 0.5}, ValueError, "phase belongs to .*fixed-window"),
         ({"rate": 5, "algorithm": "fixed-window", "phase": 1}, ValueError, "the period of 1"),
