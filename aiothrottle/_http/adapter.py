@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from aiothrottle._http.settlement import Settlement
+from aiothrottle._http.terms import Settlement
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
 
@@ -53,7 +53,8 @@ class Adapter(Protocol[_Request_contra, _Response]):
     def is_replayable(self, request: _Request_contra, /) -> bool:
         """Return whether another attempt would send the same body.
 
-        The loop calls it before and after each attempt, as some bodies are consumed unnoticed.
+        The loop calls it before the first attempt, and after each one, as some bodies are consumed
+        unnoticed.
         """
         ...
 

@@ -51,10 +51,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
-from aiothrottle._http.admission import Admission, Target, Terms
 from aiothrottle._http.options import Options, ServerQuotaUse
 from aiothrottle._http.origins import Origins
-from aiothrottle._http.settlement import Settlement, settle_head
+from aiothrottle._http.terms import Admission, Target, Terms
 from aiothrottle._statuses import (
     AMBIGUOUS,
     LEAST_ERROR,
@@ -264,8 +263,8 @@ class RetryLoop(Generic[_Request, _Response]):
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
         priority = 0
+        replayable = adapter.is_replayable(request)
         while True:
-            replayable = adapter.is_replayable(request)
             if limiter is not None:
                 permit = await (
                     limiter.throttle(ONE, 0, self._queue_timeout).__aenter__()
@@ -374,10 +373,10 @@ class RetryLoop(Generic[_Request, _Response]):
             host, status, headers = failure.response
             self._ended(server, status)
             if terms is not None and permit is not None:
-                settlement = self._settle_head(status, headers, permit, terms)
+                settlement = terms.settle_head(status, headers, permit)
                 if settlement is not None:
                     settlement.end(complete=False)
-            limits = self._origins.parse(host, status, headers)
+            limits, _ = self._origins.read(host, status, headers)
             if permit is not None:
                 permit._hold_trial()
             return self._outcome(host, status, limits, error=error)
@@ -389,14 +388,6 @@ class RetryLoop(Generic[_Request, _Response]):
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
         return Outcome(None, error, None) if retried else None
 
-    def _settle_head(
-        self, status: int, headers: Mapping[str, str], permit: Permit, terms: Terms
-    ) -> Settlement | None:
-        """Call `settle`, if there is one; return the settlement that needs the body."""
-        if self._admission is None or self._admission.settle is None or terms.request is None:
-            return None
-        return settle_head(self._admission.settle, terms.request, status, headers, permit)
-
     async def _settle(
         self,
         response: _Response,
@@ -407,7 +398,7 @@ class RetryLoop(Generic[_Request, _Response]):
     ) -> None:
         """Settle an attempt, now or when its body ends; if `settle` raises, close the response."""
         try:
-            settlement = self._settle_head(status, headers, permit, terms)
+            settlement = terms.settle_head(status, headers, permit)
             if settlement is not None:
                 self._adapter.follow(response, settlement)
         except BaseException:
@@ -429,9 +420,8 @@ class RetryLoop(Generic[_Request, _Response]):
         # Most responses have no header about limits, so only the names are looked at.
         if not self._trusting or status >= LEAST_ERROR or any(map(origins.may_report, headers)):
             host = self._adapter.host(response)
-            limits = origins.parse(host, status, headers)
+            limits, reads_body = origins.read(host, status, headers)
             self._apply(permit, limits)
-            reads_body = origins[host].reads_body(status, headers, limits)
             if status != SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
@@ -474,7 +464,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     # The response is not returned any more, as its body cannot be read.
                     return self._outcome(host, status, limits, error=error)
                 if body is not None:
-                    limits = self._origins.parse(host, status, headers, body)
+                    limits, _ = self._origins.read(host, status, headers, body)
                     self._apply(permit, limits)
             if self._retry.should_retry is not None:
                 with adapter.replayed(response) as unread:

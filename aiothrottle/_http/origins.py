@@ -32,7 +32,6 @@ from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.adaptive.throttling import ThrottlingState
 from aiothrottle.errors import RequestDropped
 from aiothrottle.headers import Profile, ServerLimits
-from aiothrottle.headers.limits import Headers
 from aiothrottle.headers.values import Memo, ServerClock
 
 _MOST = 1024
@@ -210,20 +209,23 @@ class Origins:
             self._table.move_to_end(name)
         return origin
 
-    def parse(
-        self, name: str, status: int, headers: Headers, body: str | bytes | None = None
-    ) -> ServerLimits:
-        """Return the limits that a response of that origin reports."""
+    def read(
+        self,
+        name: str,
+        status: int,
+        headers: Mapping[str, str],
+        body: str | bytes | None = None,
+    ) -> tuple[ServerLimits, bool | None]:
+        """Return what a response reports, and whether to read its body: see `Origin.reads_body`."""
         now, origin = datetime.now(UTC), self[name]
         profile = origin.profile
         limits = self._parse(status, headers, now, body=body, profile=profile, server=origin.clock)
-        if profile is None or profile.least_backoff is None or not limits.throttled:
-            return limits
-        resets = limits.remaining == 0 and limits.reset_after is not None
-        if limits.retry_after is not None or resets:
-            return limits
-        wait = origin.backoff(time.monotonic(), profile.least_backoff)
-        return limits._replace(retry_after=wait)
+        if profile is not None and profile.least_backoff is not None and limits.throttled:
+            resets = limits.remaining == 0 and limits.reset_after is not None
+            if limits.retry_after is None and not resets:
+                wait = origin.backoff(time.monotonic(), profile.least_backoff)
+                limits = limits._replace(retry_after=wait)
+        return limits, origin.reads_body(status, headers, limits)
 
     def count(self, name: str, status: int, *, throttled: bool) -> Suspicion | None:
         """Count an answer. Returns what is suspected of its origin now, for the first time."""

@@ -28,9 +28,8 @@ from aiohttp import (
 from yarl import URL
 
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
-from aiothrottle._http.admission import origin
 from aiothrottle._http.options import Options
-from aiothrottle._http.settlement import Settlement
+from aiothrottle._http.terms import Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.aiohttp.body import is_plain_form
 from aiothrottle.aiohttp.content import SettledContent, replayed
@@ -116,22 +115,17 @@ class AiohttpAdapter(Generic[_Request_contra]):
         response.close()
 
     async def discard(self, response: ClientResponse) -> None:
-        """End a response that is followed by another attempt, and release its permit."""
-        await discard(response)
+        """End a response that is not needed: read it if it is short, and release its connection."""
+        try:
+            if _is_short(response):
+                with suppress(aiohttp.ClientError, OSError):
+                    async with asyncio.timeout(SHORT_TIME):
+                        await response.read()  # which also waits until the upload has ended
+        finally:
+            response.release()
 
     async def prepare_again(self, _: _Request_contra, /) -> None:
         """Do nothing: a session makes a new request for each attempt."""
-
-
-async def discard(response: ClientResponse) -> None:
-    """End a response that is not needed: read it if it is short, and release its connection."""
-    try:
-        if _is_short(response):
-            with suppress(aiohttp.ClientError, OSError):
-                async with asyncio.timeout(SHORT_TIME):
-                    await response.read()  # which also waits until the upload has ended
-    finally:
-        response.release()
 
 
 def _is_short(response: ClientResponse) -> bool:

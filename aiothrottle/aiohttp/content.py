@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import ClientResponse, StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
-from aiothrottle._http.settlement import Settlement
+from aiothrottle._http.terms import Settlement
 
 # A line longer than twice this limit cannot be read; it is the default of aiohttp.
 _LEAST_LIMIT = 1 << 16

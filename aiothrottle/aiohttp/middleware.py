@@ -10,7 +10,6 @@ from typing import Unpack
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._checks import check_names, shown
-from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike, Terms
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
@@ -20,6 +19,7 @@ from aiothrottle._http.options import (
     names_of,
     read_options,
 )
+from aiothrottle._http.terms import Admission, LimiterLike, Terms
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     origin_of,
@@ -29,6 +29,7 @@ from aiothrottle.aiohttp.adapter import (
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.hooks import Request
+from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 

@@ -1,13 +1,13 @@
 """A session that waits for a limiter, holds a slot for each response, and retries.
 
 It is a wrapper, so that the wait before `ClientSession.request` is outside of all its timeouts;
-aiohttp advises against subclasses of `aiohttp.ClientSession`. `Sender` is what it shares with
-``aiothrottle fetch``.
+aiohttp advises against subclasses of `aiohttp.ClientSession`. ``aiothrottle fetch`` shares `Call`
+and `SessionAdapter` with it.
 
 Invariant: a session that is made here is made once, on its first use, which needs a running loop.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, cast
 
@@ -24,9 +24,9 @@ from yarl import URL
 
 from aiothrottle._checks import shown
 from aiothrottle._http.adapter import Failure
-from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
+from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     origin_of,
@@ -37,7 +37,7 @@ from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import SINGLE_USE, Body, SharedTracker, keep_iterators
 from aiothrottle.errors import not_async
 from aiothrottle.hooks import Request, Throttle
-from aiothrottle.retry import Retry
+from aiothrottle.keyed import AnyLimiter
 
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
@@ -167,59 +167,6 @@ class SessionAdapter(AiohttpAdapter[Call]):
         return timeout.total + _GRACE if timeout.total else None
 
 
-class Sender:
-    """Sends the requests of a `ThrottledSession` or of ``aiothrottle fetch``.
-
-    Args:
-        session: The session, or the arguments for one.
-        limiter: The limiter that each attempt waits for.
-        options: The options of the session.
-
-    Raises:
-        TypeError: `limiter` is of a wrong type.
-        ValueError: The options have a `key`, and the limiter has no keys.
-    """
-
-    def __init__(
-        self,
-        session: ClientSession | Mapping[str, Any],
-        limiter: LimiterLike,
-        options: Options,
-    ) -> None:
-        self.admission: Admission = Admission(limiter, options, origin_of)
-        self.retry: Retry = options.retry
-        self.adapter: SessionAdapter = SessionAdapter(session, options)
-        self.loop: RetryLoop[Call, ClientResponse] = RetryLoop(
-            self.adapter, options, origin_of, self.admission
-        )
-
-    @property
-    def session(self) -> ClientSession:
-        """The session that sends."""
-        return self.adapter.session
-
-    def request(
-        self,
-        method: str,
-        url: StrOrURL,
-        send: Callable[[Any], Awaitable[ClientResponse]],
-        options: Mapping[str, Any],
-        throttle: Throttle | None = None,
-        made: int = 0,
-    ) -> Coroutine[Any, Any, ClientResponse]:
-        """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
-
-        Args:
-            method: The method, in capitals.
-            url: The URL, which may be relative to the `base_url` of the session.
-            send: Makes one attempt.
-            options: The options of the request, as the caller gave them, for hooks.
-            throttle: What the request overrides; None: nothing.
-            made: The attempts before this call, which count too.
-        """
-        return self.loop.run(Call(self.adapter, method, url, options), send, throttle, made)
-
-
 class ThrottledSession:
     """An `aiohttp.ClientSession` whose requests keep the limits of a limiter.
 
@@ -274,19 +221,24 @@ class ThrottledSession:
                 f"{', '.join(for_client_session)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
-        self._sender = Sender(for_client_session if session is None else session, limiter, options)
+        self._adapter = SessionAdapter(for_client_session if session is None else session, options)
+        self._admission = Admission(limiter, options, origin_of)
+        self._loop = RetryLoop[Call, ClientResponse](
+            self._adapter, options, origin_of, self._admission
+        )
+        self._retry = options.retry
         self._owns_session = owns_session or session is None
         self._buffer_body = options.buffer_body
 
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter of all requests, or of each key."""
-        return self._sender.admission.limiter
+        return self._admission.limiter
 
     @property
     def session(self) -> ClientSession:
         """The session that sends. If none was given, the first use in a running loop makes it."""
-        return self._sender.session
+        return self._adapter.session
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the session
         # A private one could send without the limiter.
@@ -433,7 +385,7 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self._sender.admission.given!r}, {self._sender.retry!r}>"
+        return f"<ThrottledSession {self._admission.given!r}, {self._retry!r}>"
 
     def _send(
         self,
@@ -444,8 +396,8 @@ class ThrottledSession:
     ) -> Coroutine[Any, Any, ClientResponse]:
         if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
-        call = Call(self._sender.adapter, method, url, options)
-        return self._sender.loop.run(call, call.send, throttle)
+        call = Call(self._adapter, method, url, options)
+        return self._loop.run(call, call.send, throttle)
 
     async def _send_prepared(
         self,
@@ -468,9 +420,9 @@ class ThrottledSession:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
                 sent = {**kept, "data": body.data}
-            call = Call(self._sender.adapter, method, url, kept, body)
-            return await self._sender.loop.run(
-                call, lambda _: self._sender.session.request(method, url, **sent), throttle
+            call = Call(self._adapter, method, url, kept, body)
+            return await self._loop.run(
+                call, lambda _: self.session.request(method, url, **sent), throttle
             )
         finally:
             if tracker is not None:
@@ -487,12 +439,12 @@ class ThrottledSession:
 
         async def handshake(_: Call) -> ClientResponse:
             nonlocal websocket
-            websocket = await self._sender.session.ws_connect(url, **options)
+            websocket = await self.session.ws_connect(url, **options)
             # It has no public name.
             return websocket._response  # pyright: ignore[reportPrivateUsage]
 
         # A websocket's `timeout` is another one, and its other options are no body.
         seen = {"headers": options.get("headers")}
-        await self._sender.request("GET", url, handshake, seen, throttle)
+        await self._loop.run(Call(self._adapter, "GET", url, seen), handshake, throttle)
         assert websocket is not None
         return websocket

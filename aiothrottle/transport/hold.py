@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from aiothrottle._http.settlement import BodySink
+from aiothrottle._http.terms import BodySink
 from aiothrottle.permit import Permit
 
 

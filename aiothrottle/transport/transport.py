@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, U
 
 from aiothrottle._checks import shown
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
-from aiothrottle._http.admission import Admission, AnyLimiter, LimiterLike, origin
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
-from aiothrottle._http.settlement import Settlement
+from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
+from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold
 

@@ -20,9 +20,8 @@ from aiothrottle.cli.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.crawl import Tally
 from aiothrottle.cli.fetch.jobs import Request
 from aiothrottle.cli.fetch.lines import Line, Lines, Source, Splitter
-from aiothrottle.cli.fetch.records import Record
 from aiothrottle.cli.fetch.requests import redirected
-from aiothrottle.cli.fetch.results import Folder, OutputError, file_name, open_output
+from aiothrottle.cli.fetch.results import Folder, OutputError, Record, file_name, open_output
 from aiothrottle.cli.progress import Meter
 
 # ---- lines -----------------------------------------------------------------------------------

@@ -50,9 +50,7 @@ from enum import IntEnum
 import aiohttp
 
 from aiothrottle import __version__
-from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.session import Sender
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
 from aiothrottle.cli.fetch.limits import Limiters, Limits
@@ -63,6 +61,7 @@ from aiothrottle.cli.fetch.results import OutputError, Results, Saved
 from aiothrottle.cli.options import Command, argument, fail, option
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.keyed import AnyLimiter
 
 # Seconds for connecting.
 _CONNECTING = 30.0
@@ -157,7 +156,7 @@ def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
 
 @dataclass(slots=True)
 class Run:
-    """A run from its parts to its exit status. `options` are those of the sender."""
+    """A run from its parts to its exit status. `options` are those of the session."""
 
     limits: Limits
     sending: Sending
@@ -185,7 +184,9 @@ class Run:
     async def _crawl(self, limiters: Limiters, report: Report) -> int:
         async with self._client() as client, contextlib.AsyncExitStack() as stack:
             crawl = Crawl(
-                Sender(client, limiters.to_wait_for, self.options),
+                client,
+                limiters.to_wait_for,
+                self.options,
                 Lines(self.sources, self.reader.longest, few=self.limits.concurrency),
                 self.reader,
                 self.results,

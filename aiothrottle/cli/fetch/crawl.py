@@ -14,15 +14,18 @@ import aiohttp
 from aiohttp import ClientResponse
 from yarl import URL
 
-from aiothrottle.aiohttp.adapter import discard, origin_of
-from aiothrottle.aiohttp.session import Sender
+from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.options import Options
+from aiothrottle._http.terms import Admission
+from aiothrottle.aiohttp.adapter import origin_of
+from aiothrottle.aiohttp.session import Call, SessionAdapter
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
-from aiothrottle.cli.fetch.records import Record, described
 from aiothrottle.cli.fetch.requests import Proxies, credentials_for, headers_for, redirected
-from aiothrottle.cli.fetch.results import Results
+from aiothrottle.cli.fetch.results import Record, Results, described
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
+from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.statistics import Waits
 
@@ -104,7 +107,9 @@ class Crawl:
     """Fetches the URLs of all lines, and writes their records. Runs once.
 
     Args:
-        sender: Sends the requests.
+        client: Sends the requests.
+        limiter: The limiter that each attempt waits for.
+        options: Those of the integration; its `retry` decides about bodies that are cut off, too.
         lines: The list.
         reader: Parses its lines.
         results: Keeps the responses, and writes the records.
@@ -114,7 +119,9 @@ class Crawl:
         trace: Called with what is sent and received, as a mark and a text; None: nobody asks.
     """
 
-    sender: Sender
+    client: aiohttp.ClientSession
+    limiter: AnyLimiter
+    options: Options
     lines: Lines
     reader: Reader
     results: Results
@@ -128,6 +135,14 @@ class Crawl:
     _throttling: dict[Hashable, None] = field(default_factory=dict[Hashable, None], init=False)
     _list_error: ListError | None = field(default=None, init=False)
     _ended_by: StoreUnavailable | None = field(default=None, init=False)
+    _adapter: SessionAdapter = field(init=False)
+    _loop: RetryLoop[Call, ClientResponse] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the loop that retries, as a `ThrottledSession` does."""
+        self._adapter = SessionAdapter(self.client, self.options)
+        admission = Admission(self.limiter, self.options, origin_of)
+        self._loop = RetryLoop(self._adapter, self.options, origin_of, admission)
 
     async def run(self, workers: int) -> None:
         """Fetch all URLs with this number of tasks, each with one URL in memory.
@@ -174,7 +189,7 @@ class Crawl:
     @property
     def pauses(self) -> tuple[int, float]:
         """The number of paused limiters, and the seconds left of the longest pause."""
-        limiter = self.sender.admission.limiter
+        limiter = self.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds
@@ -191,7 +206,7 @@ class Crawl:
     @property
     def rate(self) -> float | None:
         """The rate of the limiter of all requests, in tokens per second; None: it has none."""
-        limiter = self.sender.admission.limiter
+        limiter = self.limiter
         return limiter.statistics().rate_limit if isinstance(limiter, RateLimiter) else None
 
     # ---- one task, and one line
@@ -262,26 +277,21 @@ class Crawl:
     ) -> Request | None:
         """Have one request answered; record its response, or return the redirect to follow.
 
-        The sender retries until there is a response, this method until its body is complete.
+        The loop retries until there is a response, this method until its body is complete.
         """
         work.before = work.attempts
         ask = partial(self._ask, work, job, request)
         options = {"headers": request.headers, "data": request.data}
+        call = Call(self._adapter, request.method, request.url, options)
         while True:
-            response = await self.sender.request(
-                request.method,
-                request.url,
-                ask,
-                options,
-                throttle=job.throttle,
-                made=work.attempts - work.before,
-            )
+            made = work.attempts - work.before
+            response = await self._loop.run(call, ask, job.throttle, made)
             work.busy = True
             try:
                 return await self._receive(work, job, request, response, record)
             except _CUT_OFF as error:
-                status, retry = response.status, self.sender.retry
-                # The sender would have retried such a response, had it been allowed.
+                status, retry = response.status, self.options.retry
+                # The loop would have retried such a response, had it been allowed.
                 given_up = status in retry.statuses or retry.is_throttled(status)
                 delay = None if given_up else self._next_delay(work, request, None)
                 if delay is None:
@@ -306,7 +316,7 @@ class Crawl:
         self.tally.requests += 1
         self._trace(">", f"{request.method} ", request.url)
         try:
-            response = await self.sender.session.request(
+            response = await self.client.request(
                 request.method,
                 request.url,
                 headers=headers,
@@ -325,7 +335,7 @@ class Crawl:
         seconds = time.monotonic() - began
         self.tally.answered(seconds)
         self._trace("<", f"{response.status} ", response.url, f" in {seconds:.3f} s")
-        if self.sender.retry.is_throttled(response.status):
+        if self.options.retry.is_throttled(response.status):
             self.tally.throttled += 1
             key = (job.throttle or {}).get("key")
             self._throttling[origin_of("", response.url) if key is None else key] = None
@@ -346,7 +356,7 @@ class Crawl:
             status: The status, with a Retry-After that is not too long; None: an exception.
         """
         made = work.attempts - work.before
-        return self.sender.retry.next_delay(made, request.method, status=status, retry_after=0.0)
+        return self.options.retry.next_delay(made, request.method, status=status, retry_after=0.0)
 
     def _rest(self, work: _Work) -> None:
         """Begin a wait, in the queue or before a retry."""
@@ -364,7 +374,7 @@ class Crawl:
             if self.redirects:
                 target = redirected(request, response.status, response.headers.get("Location"))
                 if target is not None:
-                    await discard(response)
+                    await self._adapter.discard(response)
                     return target
             own = "" if job.identity == job.url else job.identity
             await self.results.keep(response, record, request.url, own, work.number)

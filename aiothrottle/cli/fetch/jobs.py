@@ -18,7 +18,7 @@ from aiothrottle._checks import check_number, shown
 from aiothrottle.amounts import MOST
 from aiothrottle.cli.addresses import LONGEST, Address, read_address
 from aiothrottle.cli.fetch.lines import Line
-from aiothrottle.cli.fetch.records import Id, digest, identity
+from aiothrottle.cli.fetch.results import Id, digest, identity
 from aiothrottle.cli.options import header, method
 from aiothrottle.hooks import Throttle
 

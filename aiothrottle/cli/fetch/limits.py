@@ -1,30 +1,30 @@
-"""The limits of a run: their options, and the limiters that are made of them."""
+"""The limits of a run: their options, and the limiters and the store that are made of them."""
 
 import argparse
+import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from aiothrottle import llm
-from aiothrottle._checks import number
-from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._checks import number, redact
 from aiothrottle._http.options import Options
-from aiothrottle.algorithms import TokenBucket
+from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.advice import usual_guard
-from aiothrottle.cli.fetch.store import StoreAddress
 from aiothrottle.cli.options import duration, option, rate, whole_number
 from aiothrottle.headers import PROFILES as VENDORS
 from aiothrottle.headers import Profile
-from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.keyed import AnyLimiter, KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate, split_rates
 from aiothrottle.retry import Retry
-from aiothrottle.stores import Store
+from aiothrottle.stores import SQLiteStore, Store
 
 Rates: TypeAlias = Sequence[Rate] | Mapping[str, Sequence[Rate]]
 """The rates of a limiter, or of each of its resources."""
@@ -36,6 +36,8 @@ _ALL, _HOSTS = "all requests", "each host"
 _RESOURCE = re.compile(r"\w[\w.-]*")
 # Tokens that are reserved for an output of unknown length.
 _OUTPUT = 1000
+# Seconds in which a store has to close its connection.
+_CLOSING = 1.0
 
 
 class _Profile(NamedTuple):
@@ -91,6 +93,58 @@ def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
             "each, such as requests=500/min"
         )
     return named or unnamed
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreAddress:
+    """The address of a store.
+
+    Args:
+        url: ``sqlite:FILE``; or ``redis://``, ``rediss://`` (with TLS), ``mongodb://``,
+            ``mongodb+srv://`` or ``memcached://``, with the options of their drivers.
+
+    Raises:
+        ValueError: The URL is not that of a store.
+    """
+
+    url: str
+
+    def __post_init__(self) -> None:
+        if not self._prefix:
+            known = ", ".join(_OPENERS)
+            raise ValueError(
+                f"the URL of a store must begin with one of {known}, got {str(self)!r}"
+            )
+        if self.url.lower().startswith("sqlite://"):
+            raise ValueError(f"{self} cannot be read: write sqlite:FILE, such as sqlite:limits.db")
+        if str(self).endswith("***"):
+            # A driver would take a part of the password for the host, and show it in its error.
+            raise ValueError(
+                f"{self} cannot be read: write {self._prefix}USER:PASSWORD@HOST:PORT, "
+                "with / ? # @ in the password as %2F %3F %23 %40"
+            )
+
+    def __str__(self) -> str:
+        """Return the address without its secrets."""
+        return self.url if self._prefix == _FILE else redact(self.url)
+
+    @property
+    def _prefix(self) -> str:
+        """The beginning of the address that tells the store; "" if no store has it."""
+        return next((it for it in _OPENERS if self.url.lower().startswith(it)), "")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Store]:
+        """Connect, check that the store responds, yield it, and close it.
+
+        Raises:
+            ImportError: The driver is not installed.
+            StoreUnavailable: The store does not respond.
+            ValueError: The driver cannot read the URL.
+        """
+        async with _OPENERS[self._prefix](self.url) as store:
+            await store.peek("aiothrottle fetch", SlidingWindowLog(1))
+            yield store
 
 
 def _address(text: str) -> StoreAddress:
@@ -290,3 +344,83 @@ class Limits:
         if isinstance(rates, Mapping) and self.burst is not None:
             rated["burst"] = {REQUESTS: self.burst}
         return {**rated, "guard": guard, "algorithm": algorithm}
+
+
+# ---- stores --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _sqlite(url: str) -> AsyncGenerator[Store]:
+    store = SQLiteStore(url[len(_FILE) :])
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def _redis(url: str) -> AsyncGenerator[Store]:
+    from aiothrottle.stores.redis import RedisStore  # first: its error says what to install
+
+    # isort: split
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        client: Redis = cast("Any", Redis).from_url(url)  # partly untyped
+    except RedisError as error:
+        raise ValueError(str(error)) from error
+    async with client:
+        yield RedisStore(client)
+
+
+@asynccontextmanager
+async def _mongo(url: str) -> AsyncGenerator[Store]:
+    from aiothrottle.stores.mongo import MongoStore  # first
+
+    # isort: split
+    from pymongo import AsyncMongoClient
+    from pymongo.errors import ConfigurationError, InvalidURI
+
+    try:
+        client = AsyncMongoClient[dict[str, object]](url, retryWrites=False)
+    except (ConfigurationError, InvalidURI) as error:
+        raise ValueError(str(error)) from error
+    async with client:
+        yield MongoStore(client)
+
+
+@asynccontextmanager
+async def _memcached(url: str) -> AsyncGenerator[Store]:
+    from aiothrottle.stores.memcached import MemcachedStore  # first
+
+    # isort: split
+    import emcache
+
+    parts = urlsplit(url)
+    address = emcache.MemcachedHostAddress(parts.hostname or "localhost", parts.port or 11211)
+    client = await emcache.create_client([address])
+    try:
+        yield MemcachedStore(client)
+    finally:
+        # A task of emcache 1.3 that connects may lose its cancellation. `close` waits for it, and
+        # may lose its own: hence not `asyncio.wait_for`, which would wait on, and more than one.
+        closing = asyncio.create_task(client.close())
+        try:
+            await asyncio.wait({closing}, timeout=_CLOSING)
+            while not closing.done():
+                closing.cancel()
+                await asyncio.wait({closing}, timeout=_CLOSING / 10)
+        finally:
+            closing.cancel()  # its error, too, is of no use any more
+
+
+_FILE: Final = "sqlite:"
+_OPENERS: Final[dict[str, Callable[[str], AbstractAsyncContextManager[Store]]]] = {
+    _FILE: _sqlite,
+    "redis://": _redis,
+    "rediss://": _redis,
+    "mongodb://": _mongo,
+    "mongodb+srv://": _mongo,
+    "memcached://": _memcached,
+}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from aiothrottle.cli.fetch.crawl import Crawl, Tally
-from aiothrottle.cli.fetch.records import Record, described
+from aiothrottle.cli.fetch.results import Record, described
 from aiothrottle.cli.options import flag
 from aiothrottle.cli.output import printable
 from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, clock, percentiles

@@ -1,4 +1,4 @@
-"""The results of a run: a record of each URL, and bodies in the records or in a folder.
+"""The results of a run: a record of each URL, a line of JSON, and bodies there or in a folder.
 
 A file of records survives any end of the run: a last line that was cut off is removed, and all
 others are whole. A pipe may be slow.
@@ -6,6 +6,8 @@ others are whole. A pipe may be slow.
 
 import argparse
 import asyncio
+import base64
+import codecs
 import contextlib
 import json
 import mimetypes
@@ -14,24 +16,139 @@ import re
 import select
 import stat
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from aiohttp import ClientResponse
 from yarl import URL
 
-from aiothrottle.cli.fetch.records import BEGINNING, Id, Record, digest, identity
+from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.cli.options import flag, option
+from aiothrottle.cli.output import without_credentials
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+Id: TypeAlias = str | int
+"""What a line of JSON names itself."""
+
+#: The beginning of every line. It distinguishes a line that a crash cut off from other data.
+_BEGINNING = b'{"url": "'
+
+# Encoding a whole record as a dict takes more than twice as long.
+_quoted = json.encoder.encode_basestring_ascii
+# The codecs of text that take linear time. The server chooses one of all that Python has, and idna
+# and punycode take a minute for a megabyte.
+_TEXT_CODEC = re.compile(
+    r"utf-(?:8|8-sig|(?:16|32)(?:-[bl]e)?)|ascii|iso8859-[0-9]+|cp[0-9]+|koi8-[rtu]|kz1048|ptcp154"
+    r"|tis-620|hp-roman8|mac-[a-z]+|big5\w*|gb\w+|hz|johab|euc_\w+|shift_jis\w*|iso2022_\w+"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """The result of one URL.
+
+    Attributes:
+        url: The URL in the list, without credentials.
+        id: What the line in the list named itself; None: nothing.
+        number: The number of the line in the whole list, if that identifies the request.
+        status: The status of the last response; None: there was none.
+        final_url: The URL after redirects, if any were followed.
+        headers: The kept headers of the response; None: none are kept.
+        body: The body of the response, unless it is in a file.
+        charset: The charset that the response declares.
+        file: The name of the file with the body.
+        attempts: The number of attempts; a followed redirect is no attempt.
+        waited: Seconds in the queue and before retries.
+        error: Why there is no complete response.
+    """
+
+    url: str
+    id: Id | None = None
+    number: int | None = None
+    status: int | None = None
+    final_url: str | None = None
+    headers: Mapping[str, str] | None = None
+    body: bytes | None = None
+    charset: str | None = None
+    file: str | None = None
+    attempts: int = 0
+    waited: float = 0.0
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no response, or one with a status of an error."""
+        return self.error is not None or self.status is None or self.status >= LEAST_ERROR
+
+    @property
+    def name(self) -> str:
+        """The URL, with the id or the line if that identifies the request, for messages."""
+        if self.id is not None:
+            return f"{self.url} (id {self.id})".lstrip()
+        return f"{self.url} (line {self.number})" if self.url and self.number else self.url
+
+    def line(self) -> bytes:
+        """Return the record as a line of JSON, in ASCII, so that it is safe for terminals."""
+        status = "null" if self.status is None else self.status
+        parts = [f'"url": {_quoted(self.url)}']
+        if self.id is not None:
+            parts.append(f'"id": {json.dumps(self.id)}')
+        if self.number is not None:
+            parts.append(f'"line": {self.number}')
+        parts.append(f'"status": {status}')
+        if self.final_url is not None:
+            parts.append(f'"final_url": {_quoted(self.final_url)}')
+        if self.headers is not None:
+            parts.append(f'"headers": {json.dumps(self.headers)}')
+        if self.body is not None:
+            parts.append(_body(self.body, self.charset))
+        if self.file is not None:
+            parts.append(f'"file": {_quoted(self.file)}')
+        error = "null" if self.error is None else _quoted(self.error)
+        parts.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
+        return f"{{{', '.join(parts)}}}\n".encode()
+
+
+def identity(url: str, own: Id | None, number: int | None) -> str:
+    """Return the text by which `--resume` identifies a request: its id, its line or its URL."""
+    if own is not None:
+        return json.dumps({"id": own})
+    return url if number is None else json.dumps({"line": number})
+
+
+def digest(identity: str) -> bytes:
+    """Return 16 bytes for an identity, which take less memory."""
+    return blake2b(identity.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def described(error: BaseException) -> str:
+    """Return why there is no complete response, without credentials."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, asyncio.CancelledError):
+        return "aborted"
+    return without_credentials(str(error) or type(error).__name__)
+
+
+def _body(body: bytes, charset: str | None) -> str:
+    """Return the body as text if it can be decoded, else in Base64."""
+    with contextlib.suppress(LookupError, ValueError):
+        codec = codecs.lookup(charset or "utf-8").name
+        if _TEXT_CODEC.fullmatch(codec):
+            return f'"body": {_quoted(body.decode(codec))}'
+    return f'"body_base64": "{base64.b64encode(body).decode()}"'
+
+
+# ---- what is saved -------------------------------------------------------------------------------
 
 _SIZE = re.compile(r"(\d+)([kmg]?)", re.IGNORECASE)
 # A whole record is kept in memory.
@@ -341,7 +458,7 @@ def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
         found = _identity(line) if whole else None
         if found is not None:
             yield found
-        elif not whole and line.startswith(BEGINNING[: len(line)]):
+        elif not whole and line.startswith(_BEGINNING[: len(line)]):
             file.seek(-len(line), os.SEEK_CUR)
             return
         else:

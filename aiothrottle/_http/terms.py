@@ -1,14 +1,20 @@
-"""On which terms a request is admitted: its limiter, key, cost and priority.
+"""The terms of a request: its limiter, key, cost and priority, and at the end its final cost.
 
 The limiter is the only one, or that of the request's key. Hooks and overrides decide the rest.
 
 Invariant: each hook is called once for a request, before the request joins a queue, and only if the
-request does not override it. What a hook raises is the caller's, and takes nothing.
+request does not override it; `settle` is called once for an attempt. What a hook raises is the
+caller's, and takes nothing. A body reader gets each decoded chunk once, in order, and `end` once,
+however the body ends; nothing is called after that, nor after the reader has raised. What a reader
+raises goes to the exception handler of the loop, never to the caller who reads the body: the cost
+stays.
 """
 
+import asyncio
 import math
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, cast
 from weakref import WeakSet
 
 from aiothrottle._checks import check_names, check_number, shown
@@ -16,11 +22,11 @@ from aiothrottle._core.limits import RateLimit
 from aiothrottle._http.options import Options, names_of
 from aiothrottle.adaptive import AdaptiveRate
 from aiothrottle.amounts import Cost
-from aiothrottle.hooks import Request, SettleHook, Throttle
-from aiothrottle.keyed import KeyedRateLimiter, expect_outcomes
+from aiothrottle.hooks import BodyReader, Request, Response, SettleHook, Throttle
+from aiothrottle.keyed import AnyLimiter, KeyedRateLimiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.per_loop import PerLoop
-from aiothrottle.permit import ONE
+from aiothrottle.permit import ONE, Permit
 from aiothrottle.rate import Rate
 
 _Result = TypeVar("_Result")
@@ -28,7 +34,6 @@ _Result = TypeVar("_Result")
 _NAMES = names_of(Throttle)
 _BY_ORIGIN = object()
 
-AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 #: A limiter, or one for each loop, or the rate limit to make one of.
 LimiterLike: TypeAlias = (
     AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] | RateLimit | Literal["server"]
@@ -56,6 +61,43 @@ class Terms(NamedTuple):
     timeout: float | None = None
     #: What the hooks see of the request; None: there is no hook.
     request: Request | None = None
+    #: The hook that returns the final cost of an attempt.
+    settle: SettleHook | None = None
+
+    def settle_head(
+        self, status: int, headers: Mapping[str, str], permit: Permit
+    ) -> "Settlement | None":
+        """Call `settle`, if there is one, and settle the permit if it returns a cost.
+
+        Args:
+            status: The status of the response.
+            headers: The headers of the response.
+            permit: The permit of the attempt; it may be released already.
+
+        Returns:
+            The settlement that needs the body, if `settle` returned a reader.
+
+        Raises:
+            TypeError: It returned what is neither a cost nor a reader.
+            ValueError: It returned a cost that is out of range.
+            Exception: What it raised.
+        """
+        if self.settle is None or self.request is None:
+            return None
+        response = Response(self.request, status, headers)
+        result: Any = result_of("settle", self.settle, response)
+        if result is None:
+            return None
+        if _is_cost(result):
+            permit.settle(result)
+            return None
+        methods = (getattr(result, name, None) for name in ("feed", "end"))
+        if isinstance(result, type) or not all(map(callable, methods)):
+            raise TypeError(
+                "settle= must return the final cost, an object with the methods feed and end, or "
+                f"None, got {shown(result)}"
+            )
+        return Settlement(cast("BodyReader", result), permit)
 
 
 class Admission:
@@ -75,7 +117,7 @@ class Admission:
     def __init__(
         self, limiter: LimiterLike, options: Options, origin: Callable[[str, Any], str]
     ) -> None:
-        if not isinstance(limiter, RateLimiter | KeyedRateLimiter | PerLoop):
+        if not isinstance(limiter, AnyLimiter | PerLoop):
             if not isinstance(limiter, _RATES):
                 raise TypeError(
                     "limiter must be a RateLimiter, a KeyedRateLimiter, a PerLoop, or a rate such "
@@ -90,7 +132,6 @@ class Admission:
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
         self._options = options
-        self.settle: SettleHook | None = options.settle
         #: Whether there is a hook: then each request has terms.
         self.has_hooks: bool = any(
             hook is not None
@@ -168,7 +209,8 @@ class Admission:
         key = self._value("key", own, seen, _BY_ORIGIN)
         # Last, as it may make the limiter of a key.
         target = self.target(method, url) if key is _BY_ORIGIN else self.target_of(key)
-        return Terms(target, cost, priority, own.get("timeout", self._options.queue_timeout), seen)
+        timeout = own.get("timeout", self._options.queue_timeout)
+        return Terms(target, cost, priority, timeout, seen, self._options.settle)
 
     def _value(
         self, name: str, own: Mapping[str, Any], seen: Request | None, default: object
@@ -218,12 +260,17 @@ def _cost(cost: object) -> Cost:
     """Return a cost that a limiter checks further; None is the default."""
     if cost is None:
         return ONE
-    if isinstance(cost, Mapping) or (isinstance(cost, int | float) and not isinstance(cost, bool)):
-        return cast("Cost", cost)
+    if _is_cost(cost):
+        return cost
     raise TypeError(
         "cost= must return tokens, a mapping of resources to tokens, or None for the default, "
         f"got {shown(cost)}"
     )
+
+
+def _is_cost(value: object) -> TypeGuard[Cost]:
+    """Return whether a value has the type of a cost; a limiter checks it further."""
+    return isinstance(value, Mapping | int | float) and not isinstance(value, bool)
 
 
 def _checked(override: object) -> Mapping[str, Any]:
@@ -236,3 +283,75 @@ def _checked(override: object) -> Mapping[str, Any]:
     check_names("throttle", _NAMES, own)
     check_number("timeout of throttle", own.get("timeout"), "seconds", none="None")
     return own
+
+
+# ---- the final cost ------------------------------------------------------------------------------
+
+
+class BodySink(Protocol):
+    """Gets the chunks of a body, and its end."""
+
+    def feed(self, chunk: bytes, /) -> None:
+        """Take the next chunk."""
+        ...
+
+    def end(self, *, complete: bool) -> None:
+        """Take the end. Only the first call counts."""
+        ...
+
+
+class Settlement:
+    """A body reader, until it ends, and the permit that it settles.
+
+    Args:
+        reader: The reader.
+        permit: The permit; it may be released before the body ends.
+    """
+
+    __slots__ = ("_loop", "_permit", "_reader")
+
+    def __init__(self, reader: BodyReader, permit: Permit) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._permit = permit
+        self._reader: BodyReader | None = reader
+
+    def feed(self, chunk: bytes, /) -> None:
+        """Give a decoded chunk to the reader."""
+        if self._reader is not None:
+            try:
+                self._reader.feed(chunk)
+            except Exception as error:  # noqa: BLE001 - reported; the caller's reading goes on
+                self._reader = None
+                self._report(error)
+
+    def end(self, *, complete: bool) -> None:
+        """End the reader, and settle the permit with the cost that it returns."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        try:
+            cost = reader.end(complete=complete)
+            if cost is not None:
+                self._permit.settle(cost)
+        except Exception as error:  # noqa: BLE001 - reported, as in `feed`
+            self._report(error)
+
+    def abandon(self, *, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End the reader of a body that is garbage, in a turn of its loop. Thread-safe."""
+        if self._reader is None or is_finalizing():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._end_incomplete)
+        except RuntimeError:  # the loop is closed, and its limiter has ended with it
+            self._end_incomplete()
+
+    def _end_incomplete(self) -> None:
+        self.end(complete=False)
+
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": "the body reader of settle= failed; the cost stays as it was charged",
+                "exception": error,
+            }
+        )
