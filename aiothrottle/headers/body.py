@@ -137,7 +137,7 @@ def _error_parts(data: object, status: int) -> object:
     if status >= LEAST_ERROR:
         return data
     top = cast("Object", data).items() if isinstance(data, dict) else ()
-    return {key: value for key, value in top if _plain(key) in _ERROR_KEYS}
+    return {key: value for key, value in top if plain(key) in _ERROR_KEYS}
 
 
 def _nodes(data: object) -> Iterator[tuple[str, object]]:
@@ -149,12 +149,13 @@ def _nodes(data: object) -> Iterator[tuple[str, object]]:
         key, node = queue.popleft()
         yield key, node
         if isinstance(node, dict):
-            queue.extend((_plain(key), value) for key, value in cast("Object", node).items())
+            queue.extend((plain(key), value) for key, value in cast("Object", node).items())
         elif isinstance(node, list):
             queue.extend((key, value) for value in cast("list[object]", node))
 
 
-def _plain(key: str) -> str:
+def plain(key: str) -> str:
+    """Return a word as servers mean it, however they join its parts."""
     return key.lower().replace("_", "").replace("-", "")
 
 
@@ -201,8 +202,8 @@ def _wait(data: object, clock: Clock) -> float | None:
 
 def _wait_in(node: "Object", clock: Clock) -> float | None:
     for key, value in node.items():
-        plain = _plain(key)
-        if plain not in _WAITS:
+        word = plain(key)
+        if word not in _WAITS:
             continue
         number = number_of(value)
         if number is None:
@@ -211,9 +212,9 @@ def _wait_in(node: "Object", clock: Clock) -> float | None:
             server_time = number_of(node.get("serverTime"))
             if server_time is not None and number >= EPOCHS_FROM:
                 return min(CAP, max(0.0, number - server_time) / 1000)
-            wait = delay_of(number * _WAITS[plain], clock)
+            wait = delay_of(number * _WAITS[word], clock)
         # Some servers send a zero with every response.
-        if wait is not None and (wait > 0 or plain != "throttleseconds"):
+        if wait is not None and (wait > 0 or word != "throttleseconds"):
             return wait
     return None
 

@@ -8,7 +8,7 @@ import math
 from datetime import datetime
 
 from aiothrottle._statuses import AMBIGUOUS, THROTTLED
-from aiothrottle.headers.body import BodyResult, nested_headers, read_body
+from aiothrottle.headers.body import BodyResult, nested_headers, plain, read_body
 from aiothrottle.headers.fields import LAYOUTS, Fields, Labels, collect, label_of, lines_of
 from aiothrottle.headers.limits import Headers, Policy, ServerLimits, binding
 from aiothrottle.headers.profile import Profile
@@ -267,12 +267,8 @@ def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
 
 def _named_by_server(policies: list[Policy], fields: Fields) -> Policy | None:
     """Return the limit that the server itself names as the binding one."""
-    word = _plain(label_of(fields["label"], "reason") or "")
-    return next((policy for policy in policies if _plain(policy.name or "") == word), None)
-
-
-def _plain(word: str) -> str:
-    return word.lower().replace("-", "").replace("_", "")
+    word = plain(label_of(fields["label"], "reason") or "")
+    return next((policy for policy in policies if plain(policy.name or "") == word), None)
 
 
 def _add_nested(fields: Fields, result: BodyResult) -> None:
