@@ -8,18 +8,14 @@ that delay.
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from aiothrottle import RateLimiter
-from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores import Answer, Key
 from tests.support.effort import seeds
-from tests.support.failing import Client, Server
 from tests.support.interleaving import InterleavingLoop, Pass
 from tests.support.virtually import visit
+from tests.support.watching import Watched
 
 LIMIT, PERIOD = 4, 1.0
 # Seconds: the way of the store's answers in each direction; how late a reservation may be used;
@@ -29,32 +25,10 @@ LATE = WAY + PATIENCE + BUSY
 ROUNDING = 1e-9
 
 
-class Noting(Client):
-    """Records at which instants the store has counted requests."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.instants: list[float] = []
-
-    async def reserve(
-        self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
-    ) -> Answer:
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
-        self.instants += answer.instants
-        return answer
-
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
-        for _ in range(round(cost)):
-            self.instants.remove(instant)
-        await super().refund(key, algorithm, cost, instant)
-
-
-async def crawl(client: Noting, guard: float, chance: random.Random) -> list[float]:
+async def crawl(store: Watched, guard: float, chance: random.Random) -> list[float]:
     """Return when the requests started."""
     # Few slots: while none is free, reservations grow old.
-    limiter = RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, key="k", guard=guard)
+    limiter = RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=store, key="k", guard=guard)
     tasks: list[asyncio.Task[float]] = []
     for _ in range(20):
         stay = chance.choice([0.0, 0.1, 0.7])
@@ -73,12 +47,10 @@ def run(seed: int, guard: float) -> tuple[list[float], list[float]]:
     schedule = {at + chance.randrange(60): Pass(BUSY) for at in range(0, 600, 120)}
     loop = InterleavingLoop(schedule)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        server = Server()
-        server.latency = 2 * WAY
-        client = Noting(server)
-        starts = runner.run(crawl(client, guard, chance))
+        store = Watched(latency=WAY, way=WAY)
+        starts = runner.run(crawl(store, guard, chance))
     assert loop.busy > 0.0
-    return starts, sorted(client.instants)
+    return starts, store.taken()
 
 
 @pytest.mark.parametrize("seed", seeds(15))

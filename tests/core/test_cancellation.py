@@ -32,30 +32,6 @@ async def remaining(limiter: RateLimiter) -> float:
 # ---- between the grant and the start -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victims", list(itertools.combinations(range(1, 5), 2)))
-@virtual
-async def test_waiters_cancelled_after_grant_pass_places_on(victims: tuple[int, ...]) -> None:
-    limiter = RateLimiter(5, concurrency_limit=5, clock=now)
-    await visit(limiter, 5)
-    entered: list[tuple[int, float]] = []
-
-    async def guest(name: int) -> None:
-        async with limiter.throttle():
-            entered.append((name, now()))
-            if name == 0:
-                # All five have been granted in this turn, and only this one has resumed.
-                assert counts(limiter)[0] == 1
-                for victim in victims:
-                    assert tasks[victim].cancel()
-
-    tasks = [asyncio.create_task(guest(name)) for name in range(8)]
-    await asyncio.wait(tasks)
-    assert [name for name in range(8) if tasks[name].cancelled()] == list(victims)
-    survivors = [name for name in range(8) if name not in victims]
-    assert entered == [(name, 1.0 if place < 5 else 2.0) for place, name in enumerate(survivors)]
-    assert counts(limiter) == (0, 0)
-
-
 @virtual
 async def test_token_counts_from_its_start_on_a_blocked_loop() -> None:
     blocked = 0.0
@@ -105,25 +81,6 @@ async def test_waiter_with_revoked_grant_is_not_overtaken(after_turns: int) -> N
 # ---- while it closes -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", range(4))
-@pytest.mark.parametrize("after", range(4))
-@virtual
-async def test_waiter_cancelled_during_close_leaves_nothing(before: int, after: int) -> None:
-    limiter = RateLimiter(1, concurrency_limit=3, clock=now)
-    tasks = visits(limiter, 4)
-    await turns(before)
-    closing = asyncio.create_task(limiter.aclose())
-    await turns(after)
-    for task in tasks[1:3]:
-        task.cancel()
-    await asyncio.wait([closing, *tasks])
-    assert counts(limiter) == (0, 0)
-    assert alone()
-    for task in tasks:
-        assert task.cancelled() or isinstance(task.exception(), LimiterClosed | None)
-    assert now() == 0.0
-
-
 @virtual
 async def test_cancelled_aclose_still_closes_the_limiter() -> None:
     limiter = RateLimiter(1, clock=now)
@@ -137,52 +94,6 @@ async def test_cancelled_aclose_still_closes_the_limiter() -> None:
     assert isinstance(waiter.exception(), LimiterClosed)
     await limiter.aclose()
     assert alone()
-
-
-# ---- the task of the limiter is cancelled, as by a loop that ends --------------------------------
-
-
-def consumer() -> "asyncio.Task[object]":
-    """Return the task that serves the queue."""
-    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "aiothrottle consumer"]
-    return task
-
-
-@pytest.mark.parametrize("after_turns", range(1, 5))
-@virtual
-async def test_cancelled_consumer_serves_on_while_requests_wait(after_turns: int) -> None:
-    limiter = RateLimiter("1/s")
-    waiting = visits(limiter, 3)
-    await turns(after_turns)  # one turn: before its first step
-    consumer().cancel()
-    await asyncio.sleep(1.5)
-    consumer().cancel()
-    assert await asyncio.gather(*waiting) == [0.0, 1.0, 2.0]
-    # With its waiters it ends, and leaves no timer.
-    waiting = visits(limiter, 3)
-    await turns(after_turns)
-    for task in [*waiting, consumer()]:
-        task.cancel()
-    await turns()
-    assert alone()
-    assert counts(limiter) == (0, 0)
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
-
-
-@pytest.mark.parametrize("drain", [False, True])
-@virtual
-async def test_aclose_waits_for_last_waiter_of_cancelled_consumer(drain: bool) -> None:
-    limiter = RateLimiter(1, clock=now)
-    await limiter.acquire()
-    waiter = asyncio.create_task(limiter.acquire())
-    await turns(1)
-    consumer().cancel()  # before its first step
-    await limiter.aclose(drain=drain)
-    await turns(1)
-    assert waiter.done()
-    assert (now(), waiter.exception() is None) == ((1.0, True) if drain else (0.0, False))
 
 
 # ---- at each step of the loop --------------------------------------------------------------------

@@ -164,13 +164,6 @@ async def test_only_one_request_is_admitted_at_once(make: Make) -> None:
 
 
 @virtual
-async def test_pause_of_the_user_has_no_trial() -> None:
-    limiter = RateLimiter(1000)
-    limiter.pause(1.0)
-    assert await asyncio.gather(*visits(limiter, 10, stay=0.5)) == [1.0] * 10
-
-
-@virtual
 async def test_requests_sent_earlier_do_not_end_the_trial() -> None:
     limiter = RateLimiter(1000, guard=0.0)  # it learns no burst
     early = [await limiter.acquire() for _ in range(3)]

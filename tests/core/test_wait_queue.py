@@ -23,17 +23,6 @@ def come(at: float, cost: float = 1.0, priority: float = 0) -> Waiter:
     return waiter
 
 
-def queue_of(loop: AbstractEventLoop, *waiters: Waiter) -> WaitQueue:
-    queue = WaitQueue()
-    for waiter in waiters:
-        queue.add(waiter, Future(loop=loop))
-    return queue
-
-
-def alive(queue: WaitQueue) -> list[Waiter]:
-    return [waiter for waiter in queue if waiter.future is not None]
-
-
 @pytest.mark.parametrize("priorities", [(0,), (0, 1), (0, 1, -2.5)], ids=str)
 @pytest.mark.parametrize("seed", seeds(5))
 def test_queue_serves_like_a_sorted_list(
@@ -64,15 +53,16 @@ def test_queue_serves_like_a_sorted_list(
         assert set(queue.others) == {waiter.priority for waiter in listed} - {0}
         if listed:
             assert queue.head is listed[0]
-            assert alive(queue) == listed
+            assert [each for each in queue if each.future is not None] == listed
     queue.clear()
     assert (queue.count, queue.others, list(queue)) == (0, {}, [])
     assert all(waiter.future is None for waiter in listed)
 
 
 def test_gaps_close_when_half_the_queue_left(loop: AbstractEventLoop) -> None:
-    waiters = [come(float(at)) for at in range(6)]
-    queue = queue_of(loop, *waiters)
+    queue, waiters = WaitQueue(), [come(float(at)) for at in range(6)]
+    for waiter in waiters:
+        queue.add(waiter, Future(loop=loop))
     for which, left in ((2, 6), (3, 6), (4, 6), (1, 2)):
         queue.remove(waiters[which])
         assert len(list(queue)) == left

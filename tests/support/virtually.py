@@ -3,22 +3,25 @@
 import asyncio
 import functools
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, ParamSpec, TypeAlias
 
-from aiothrottle import RateLimiter
+from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.testing import VirtualTimeLoop
 
 P = ParamSpec("P")
 Cost: TypeAlias = float | Mapping[str, float]
 
 
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def virtual(
+    test: Callable[P, Coroutine[Any, Any, None]],
+    loop_factory: Callable[[], VirtualTimeLoop] = VirtualTimeLoop,
+) -> Callable[P, None]:
     """Run the test on a loop of its own, on which time jumps."""
 
     @functools.wraps(test)
     def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(test(*args, **kwargs))
 
     return on_virtual_time
@@ -53,6 +56,12 @@ def visits(
 ) -> list[asyncio.Task[float]]:
     """Start so many visits at once."""
     return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
+
+
+async def outcomes(tasks: Iterable[asyncio.Task[float]]) -> list[object]:
+    """Return when each visit was granted, or as text the wait for which it was rejected."""
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    return [f"{it.retry_after:g}" if isinstance(it, ThrottleTimeout) else it for it in found]
 
 
 def counts(limiter: RateLimiter) -> tuple[int, int]:

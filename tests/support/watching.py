@@ -81,6 +81,14 @@ class Watched(MemoryStore):
         await self.answer("record", key)
         return await super().record(key, algorithm, cost)
 
+    def taken(self) -> list[float]:
+        """Return the instants that were not refunded."""
+        instants = list(self.instants)
+        for instant, refunded in self.refunds:
+            for _ in range(round(refunded)):
+                instants.remove(instant)
+        return sorted(instants)
+
     async def remaining(self, rate: str) -> float:
         return (await MemoryStore.peek(self, "k", SlidingWindowLog(rate))).remaining
 
