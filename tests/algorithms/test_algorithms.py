@@ -56,7 +56,7 @@ def test_remaining_and_reset_after(
         (TokenBucket(burst=3), 3), (Unlimited(), math.inf), (LeakyBucket("20/s"), 20),
         (LeakyBucket("0.5/s"), 1), (FixedWindow("2.5/s"), 3), (FixedWindow("0.5/s"), 1),
         (SlidingWindowCounter("20/s"), 20), (SlidingWindowCounter("0.5/s"), 1),
-        (Cooldown(3, 60), 3), (Cooldown(1, 60), 1), (WaitUntil(2, 5, 10), 5),
+        (Cooldown(2.5, 60), 2.5), (Cooldown(1, 60), 1), (WaitUntil(2, 5, 10), 5),
         (AllOf(SlidingWindowLog("20/s"), TokenBucket("20/s", burst=3)), 3),
         (AllOf(Unlimited()), math.inf),
     ],

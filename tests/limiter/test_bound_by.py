@@ -7,14 +7,13 @@ import pytest
 from aiothrottle import AdaptiveRate, RateLimiter, SharedConcurrency
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
-from tests.support.virtually import turns, virtual
+from tests.support.virtually import turns
 
 
 def reason(limiter: RateLimiter) -> str | None:
     return limiter.statistics().bound_by
 
 
-@virtual
 async def test_each_limit_is_named() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=2)
     assert reason(limiter) is None
@@ -30,7 +29,6 @@ async def test_each_limit_is_named() -> None:
     assert reason(limiter) == "quota"
 
 
-@virtual
 async def test_trial_after_a_pause_counts_as_the_pause() -> None:
     limiter = RateLimiter()
     async with limiter.throttle() as permit:
@@ -41,7 +39,6 @@ async def test_trial_after_a_pause_counts_as_the_pause() -> None:
     assert reason(limiter) is None
 
 
-@virtual
 async def test_limiter_above_is_asked_where_the_own_limits_allow_it() -> None:
     parent = RateLimiter("1/s")
     limiter = RateLimiter("2/s", parent=parent)
@@ -52,7 +49,6 @@ async def test_limiter_above_is_asked_where_the_own_limits_allow_it() -> None:
     assert reason(limiter) == "pause"
 
 
-@virtual
 async def test_resources() -> None:
     limiter = RateLimiter({"requests": "2/s", "tokens": "100/s"})
     await limiter.acquire({"tokens": 100})
@@ -61,7 +57,6 @@ async def test_resources() -> None:
     assert reason(limiter) == "rate"
 
 
-@virtual
 async def test_learned_burst_is_named() -> None:
     limiter = RateLimiter("20/s")
     permits = [await limiter.acquire() for _ in range(8)]
@@ -73,7 +68,6 @@ async def test_learned_burst_is_named() -> None:
     assert reason(limiter) == "learned burst"
 
 
-@virtual
 async def test_learned_rate_is_named() -> None:
     limiter = RateLimiter(concurrency_limit=8)
     ThrottledTransport(limiter)  # which reports the outcomes
@@ -90,14 +84,12 @@ async def test_learned_rate_is_named() -> None:
     assert limiter.statistics().rate_limit == pytest.approx(0.45, rel=0.1)
 
 
-@virtual
 async def test_adaptive_rate_is_a_learned_one() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
     await limiter.acquire()
     assert reason(limiter) == "learned rate"
 
 
-@virtual
 async def test_with_a_store_it_counts_only_while_requests_wait() -> None:
     store = MemoryStore()
     limiter = RateLimiter(

@@ -21,6 +21,7 @@ from tests.support.virtually import counts, now, turns, visit, visits
         (None, {"stay": 1}, [0] * 1000),
         ("500/s", {}, [place // 500 for place in range(2000)]),
         ("1/h", {}, [0, 3600, 7200]),
+        ("2.5/s", {}, [0, 0, 0, 1.2, 1.2, 1.2, 2.4]),  # the next whole number, in more time
         *((rate, {}, [0, 2, 4]) for rate in (0.5, "1 per 2 seconds", Rate(1, 2))),
         ("2/s", {"guard": 0.25}, [0, 0, 1.25, 1.25, 2.5]),
         ("4/s", {"algorithm": SlidingWindowLog}, [0, 0, 0, 0, 1]),

@@ -41,28 +41,6 @@ def test_second_live_loop_raises_and_the_first_continues(child: bool) -> None:
         assert counts(limiter) == counts(parent) == (0, 0)
 
 
-def test_next_loop_finds_the_bucket_unchanged() -> None:
-    clock = VirtualTimeLoop()
-    limiter, kept = RateLimiter(2, concurrency_limit=5, clock=clock.time), list[object]()
-
-    async def first() -> None:
-        kept.extend([await limiter.acquire(0.5), await limiter.acquire(1)])  # never released
-        await queued(limiter, 3)
-        assert counts(limiter) == (2, 3)
-
-    async def second() -> None:
-        assert counts(limiter)[1] == 0
-        rejected = await limiter.try_acquire()
-        assert (rejected.allowed, rejected.remaining, rejected.retry_after) == (False, 0.5, 1)
-        kept.append(await limiter.try_acquire(0.5))
-        assert (bool(kept[-1]), counts(limiter)) == (True, (3, 0))
-
-    for main in (first, second):
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(main())
-    clock.close()
-
-
 async def take_and_let_wait(
     limiter: RateLimiter, count: int, turns_after_release: int | None = None
 ) -> tuple[Permit, list[asyncio.Task[Permit]]]:

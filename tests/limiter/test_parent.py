@@ -8,7 +8,7 @@ from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, WaitUntil, errors
 from aiothrottle.keyed import expect_outcomes
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import errors_of, order_of, queued, remaining, starts, together
-from tests.support.virtually import counts, now, turns, visit, visits
+from tests.support.virtually import counts, now, visit, visits
 
 
 def spent(limiter: RateLimiter, limit: float) -> float:
@@ -244,26 +244,6 @@ async def test_paused_parent_pauses_all_children(waiting_before: bool) -> None:
     tasks += [task for child in children for task in visits(child, 1)]
     assert not await children[0].try_acquire()
     assert set(await together(*tasks)) == {30.5}
-
-
-@pytest.mark.parametrize("after_turns", range(8))
-@pytest.mark.parametrize("at", [0.0, 1.0])
-async def test_head_cancelled_in_parent_queue_leaves_no_trace(at: float, after_turns: int) -> None:
-    parent = RateLimiter("1/s", concurrency_limit=1)
-    child = RateLimiter("9/h", concurrency_limit=1, parent=parent)
-    sibling = RateLimiter(parent=parent)
-    await visit(child)
-    victim, follower = await queued(child, 2)
-    (other,) = visits(sibling, 1)
-    await asyncio.sleep(at)
-    await turns(after_turns)
-    cancelled = int(not victim.done())
-    victim.cancel()
-    ends = await asyncio.wait_for(together(follower, other), 60)
-    assert sorted(ends) == [2 - cancelled, 3 - cancelled]
-    assert [counts(limiter) for limiter in (parent, child, sibling)] == [(0, 0)] * 3
-    assert spent(child, 9) == 3 - cancelled
-    assert parent.statistics().granted == 4 - cancelled
 
 
 def test_child_and_parent_move_to_the_next_loop() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle import (
-    Cooldown,
     FixedWindow,
     LeakyBucket,
     Rate,
@@ -230,16 +229,7 @@ def test_limiter_grants_the_rate_that_was_given(
     check()
 
 
-@virtual
-async def test_window_holds_the_next_whole_number() -> None:
-    limiter = RateLimiter("2.5/s")
-    times = [await visit(limiter) for _ in range(9)]
-    assert times == pytest.approx([0, 0, 0, 1.2, 1.2, 1.2, 2.4, 2.4, 2.4])
-    assert (SlidingWindowLog(2.5).capacity, Cooldown(2.5, 1).capacity) == (3, 2.5)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@virtual
 async def test_greatest_cost_leaves_the_tokens_of_others(algorithm: Unchecked) -> None:
     limiter = RateLimiter("10/min", algorithm=algorithm)
     permits = [await limiter.acquire(0) for _ in range(3)]
