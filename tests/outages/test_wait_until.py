@@ -4,27 +4,18 @@ In virtual time. `test_choices.py` has what each choice serves.
 """
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter, StoreUnavailable, ThrottleTimeout, WaitUntil
+from aiothrottle import RateLimiter, StoreUnavailable, WaitUntil
 from aiothrottle.stores.store import OnStoreError
 from tests.outages import processes
 from tests.support.failing import Server
-from tests.support.virtually import now, visit, visits
+from tests.support.virtually import now, outcomes, visit, visits
 
 
 def limiter_on(server: Server, choice: OnStoreError = "local") -> RateLimiter:
     return processes.limiter_on(server, choice, None, algorithm=WaitUntil(1, 5, 10))
-
-
-async def outcomes(tasks: list[asyncio.Task[float]]) -> list[Any]:
-    """Return when each was granted, or as text the wait for which it was rejected."""
-    return [
-        f"{each.retry_after:.0f}" if isinstance(each, ThrottleTimeout) else each
-        for each in await processes.outcomes(*tasks)
-    ]
 
 
 async def outage_after_one() -> tuple[Server, RateLimiter]:

@@ -20,7 +20,7 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores import Key, Loaded, MemoryStore
+from aiothrottle.stores import Key, Loaded
 from aiothrottle.stores.swap import Contention
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
@@ -200,17 +200,7 @@ async def test_observer_counts_the_limit_and_most_of_it_with_a_guard(rate: int) 
         assert greatest_count(await observe(10, now() + 8.0, guard=0.0), 1.0) > 10
 
 
-class Seeing(MemoryStore):
-    """A store in one process that notes by which algorithm it decides."""
-
-    seen: Algorithm[Any] | None = None
-
-    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Any:
-        self.seen = algorithm
-        return await super().peek(key, algorithm, cost)
-
-
-async def periods(limiter: RateLimiter, store: Jittery | Seeing) -> list[float]:
+async def periods(limiter: RateLimiter, store: Jittery) -> list[float]:
     """Return the periods of the rates by which the store decides."""
     await limiter.peek()
     algorithm: Any = store.seen
@@ -245,11 +235,8 @@ async def test_default_guard_is_a_part_of_the_shortest_period(
 
 
 @virtual
-async def test_store_in_one_process_and_given_numbers_get_no_guard() -> None:
-    memory, far = Seeing(clock=now), Jittery(Server())
-    assert await periods(RateLimiter("10/s", store=memory, key="k"), memory) == [1.0]
-    guarded = RateLimiter("10/s", guard=0.2, store=memory, key="k")
-    assert await periods(guarded, memory) == [1.2]
+async def test_given_numbers_get_no_guard() -> None:
+    far = Jittery(Server())
     for algorithm in (WaitUntil(1, 5, 10), SlidingWindowLog("10/s")):
         await RateLimiter(algorithm=algorithm, store=far, key=repr(algorithm)).peek()
         assert far.seen is algorithm

@@ -23,14 +23,6 @@ class Far(Watched):
     def move(self, round_trip: float) -> None:
         self.way = self.latency = round_trip / 2
 
-    def taken(self) -> list[float]:
-        """Return the instants that were not refunded."""
-        instants = list(self.instants)
-        for instant, refunded in self.refunds:
-            for _ in range(round(refunded)):
-                instants.remove(instant)
-        return sorted(instants)
-
 
 async def share(
     limiters: Sequence[RateLimiter], workers: int, seconds: float, stay: float = 0.0

@@ -1,4 +1,4 @@
-"""`MongoStore`: one call for `WaitUntil`, its records on the server, and its errors."""
+"""`MongoStore`: one call for `WaitUntil`, and its records on the server."""
 
 import asyncio
 import random
@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 
 import pytest
 from pymongo import AsyncMongoClient
-from pymongo.errors import PyMongoError
 from pymongo.monitoring import CommandListener
 
-from aiothrottle import SlidingWindowLog, StoreUnavailable, WaitUntil
+from aiothrottle import SlidingWindowLog, WaitUntil
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.stored import DictStore
@@ -108,21 +107,3 @@ async def test_record_has_one_algorithm_expires_and_is_purged(
         await store.reserve(repr(first), first, [1])
         with pytest.raises(ValueError, match="another algorithm"):
             await store.reserve(repr(first), second, [1])
-
-
-async def test_slow_call_is_given_up_next_call_works(client: Client, store: MongoStore) -> None:
-    impatient = MongoStore(client, "aiothrottle_test", timeout=0.2)
-    await impatient.record("key", HOURLY)
-    fail = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
-    stall = {"failCommands": ["aggregate"], "blockConnection": True, "blockTimeMS": 500}
-    await client.admin.command({**fail, "data": stall})
-    with pytest.raises(StoreUnavailable) as caught:
-        await impatient.peek("key", HOURLY)
-    assert isinstance(caught.value.__cause__, TimeoutError)
-    await store.peek("key", HOURLY)
-    close = {"failCommands": ["update"], "closeConnection": True}
-    await client.admin.command({**fail, "data": close})
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.record("key", HOURLY)
-    assert isinstance(caught.value.__cause__, PyMongoError)
-    assert (await store.peek("key", HOURLY)).remaining in {8.0, 9.0}
