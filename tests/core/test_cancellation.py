@@ -96,6 +96,21 @@ async def test_cancelled_aclose_still_closes_the_limiter() -> None:
     assert alone()
 
 
+@pytest.mark.parametrize("drain", [False, True])
+@virtual
+async def test_aclose_waits_for_last_waiter_of_cancelled_consumer(drain: bool) -> None:
+    limiter = RateLimiter(1, clock=now)
+    await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns(1)
+    [consumer] = [it for it in asyncio.all_tasks() if it.get_name() == "aiothrottle consumer"]
+    consumer.cancel()  # before its first step
+    await limiter.aclose(drain=drain)
+    await turns(1)
+    assert waiter.done()
+    assert (now(), waiter.exception() is None) == ((1.0, True) if drain else (0.0, False))
+
+
 # ---- at each step of the loop --------------------------------------------------------------------
 
 
