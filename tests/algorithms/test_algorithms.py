@@ -21,7 +21,7 @@ from aiothrottle import (
 from aiothrottle.algorithms import Algorithm, AllOf, PerResource, Unlimited
 from aiothrottle.algorithms.protocol import until
 from tests.algorithms.asking import delay_behind
-from tests.support.algorithm_tables import CASES, LEFT, Case, Taken
+from tests.support.algorithm_tables import CASES, Case
 from tests.support.asking import admit
 
 
@@ -35,17 +35,6 @@ def test_delay_and_take_follow_the_table(case: Case) -> None:
         assert delay_behind(algorithm, state, now, cost, 0.0) == delay
         if delay == 0.0:
             algorithm.take(state, now, cost)
-
-
-@pytest.mark.parametrize(("algorithm", "taken", "now", "remaining", "reset_after"), LEFT)
-def test_remaining_and_reset_after(
-    algorithm: Algorithm[Any], taken: Taken, now: float, remaining: float, reset_after: float
-) -> None:
-    state = algorithm.start()
-    for at, cost in taken:
-        algorithm.take(state, at, cost)
-    assert algorithm.remaining(state, now) == pytest.approx(remaining)
-    assert algorithm.reset_after(state, now) == pytest.approx(reset_after)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +53,10 @@ def test_remaining_and_reset_after(
 )  # fmt: skip
 def test_capacity_is_the_greatest_cost_admitted(algorithm: Algorithm[Any], capacity: float) -> None:
     assert algorithm.capacity == capacity
+
+
+def test_unlimited_has_all_tokens_and_nothing_to_reset() -> None:
+    assert (Unlimited().remaining(None, 0.0), Unlimited().reset_after(None, 0.0)) == (math.inf, 0.0)
 
 
 def test_log_grows_by_an_eighth_of_the_limit_at_most() -> None:

@@ -136,39 +136,6 @@ CASES = [
 ]
 # fmt: on
 
-TWO = AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("9/min"))
-FOUR = SlidingWindowCounter("3/s", buckets=4)
-
-# algorithm, tokens taken (now, cost), now, remaining, reset_after
-LEFT: list[tuple[Algorithm[Any], Taken, float, float, float]] = [
-    (SlidingWindowLog("3/s"), [], 0, 3, 0),
-    (SlidingWindowLog("3/s"), [(0, 1), (0.5, 1)], 0.75, 1, 0.75),
-    (SlidingWindowLog("3/s"), [(0, 0.5), (0.5, 2)], 0.75, 0.5, 0.75),
-    (SlidingWindowLog("3/s"), [(0, 3), (0, 3)], 0, 0, 1),
-    (SlidingWindowLog("3/s"), [(10, 1)], 5, 2, 6),
-    (SlidingWindowLog("0.5/s"), [(0, 1)], 1, 0, 1),
-    (TokenBucket("4/s", burst=2), [(0, 2)], 0.125, 0.5, 0.375),
-    (TokenBucket("4/s", burst=2), [(0, 2), (0, 2)], 0, 0, 1),
-    (TokenBucket("4/s", burst=2), [(10, 1)], 5, 0, 5.25),
-    (Unlimited(), [(0, 99)], 0, math.inf, 0),
-    (LeakyBucket("10/s"), [], 0, 10, 0),
-    (LeakyBucket("0.5/s"), [], 0, 1, 0),
-    (WaitUntil(1, 0, 1), [], 0, 1, 0),
-    (LeakyBucket("10/s"), [(0, 1)], 0.05, 0, 0.05),
-    (LeakyBucket("10/s"), [(0, 1)], 0.099, 10, 0.001),
-    (FixedWindow("3/s"), [(0.25, 1)], 0.5, 2, 0.5),
-    (FixedWindow("3/s"), [(0.25, 5)], 0.5, 0, 0.5),
-    (FixedWindow("3/s"), [(5, 1)], 4.5, 2, 1.5),
-    (FOUR, [(0.1, 1), (0.3, 1)], 0.9, 1, 0.35),
-    (FOUR, [(0.1, 9)], 0.1, 0, 0.9),
-    (Cooldown(3, 60), [(0, 1)], 10, 2.5, 10),
-    (Cooldown(3, 60), [(0, 3)], 0, 0, 60),
-    (WaitUntil(1, 5, 10), [(0, 1)], 0.5, 0, 0.5),
-    (WaitUntil(1, 5, 10), [(0, 1)], 1, 10, 0),
-    (TWO, [(0, 1)], 0.5, 2, 59.5),
-    (TWO, [(0, 3), (1, 3), (2, 3)], 2, 0, 60),
-]
-
 # algorithm, tokens taken at 0.25, cost, (ahead, wait)
 BEHIND: list[tuple[Algorithm[Any], float, float, list[tuple[float, float]]]] = [
     (SlidingWindowLog("3/s"), 1, 1, [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (8, 3)]),
