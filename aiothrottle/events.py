@@ -117,7 +117,8 @@ class Paused(_Named):
     #: Seconds from now until the pause ends.
     seconds: float
     #: "retry-after": the server throttled a request and sent a duration. "throttled": it throttled
-    #: a request and sent none. "requested": the program called `RateLimiter.pause`.
+    #: a request and sent none. "quota": it reported that nothing remains, for ten seconds or more.
+    #: "requested": the program called `RateLimiter.pause`.
     reason: Reason
 
 
