@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from measure import put_into
 
+import aiothrottle
 from aiothrottle import RateLimiter, algorithms
 from aiothrottle.algorithms import (
     Algorithm,
@@ -51,8 +52,8 @@ CLIENTS: dict[str, Callable[[float], Algorithm[Any]]] = {
     "`Cooldown`": lambda period: Cooldown(LIMIT, period),
     "`WaitUntil`": lambda period: WaitUntil(period / LIMIT, raise_after=60, limit=60),
 }
-# These are not algorithms to choose from.
-NO_ALGORITHMS = {"Algorithm", "AllOf", "Unlimited"}
+# The package itself exports the algorithms that users choose from; its module, all of them.
+CHOICES = {*aiothrottle.__all__} & {*algorithms.__all__}
 
 SERVERS = {
     "a rolling window": Server(LIMIT, "sliding-window-log"),
@@ -203,9 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args()
-    unlisted = {
-        n for n in set(algorithms.__all__) - NO_ALGORITHMS if not any(n in c for c in CLIENTS)
-    }
+    unlisted = [name for name in CHOICES if not any(name in client for client in CLIENTS)]
     if unlisted:
         parser.error(f"add a line to CLIENTS for {', '.join(sorted(unlisted))}")
     text = report()
