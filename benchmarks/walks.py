@@ -1,11 +1,13 @@
-"""Counts what a request walks through: `uv run benchmarks/walks.py`.
+"""Counts what a request walks through: `uv run benchmarks/walks.py [--write]`.
 
-Prints the files of the package that a request passes and the calls of functions in them, for the
-walks that docs/concepts/how-it-works.md draws. The counts are those of one Python minor version and
-of one version of aiohttp. The store is a Valkey on loopback.
+Counts the files of the package that a request passes and the calls of functions in them, for the
+walks that docs/project/code.md draws; `--write` puts the counts there. They are those of one Python
+minor version and of one version of aiohttp. The store is a Valkey on loopback.
 """
 
+import argparse
 import asyncio
+import importlib.metadata
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from measure import machine
+from measure import Rows, machine, markdown, put_into
 from redis.asyncio import Redis
 from server import valkey
 
@@ -25,11 +27,15 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.stores.redis import RedisStore
 
 PACKAGE = str(Path(aiothrottle.__file__).parent)
+PAGE = Path(__file__).parents[1] / "docs" / "project" / "code.md"
+
+# The counts of each walk.
+rows: Rows = [["a request", "files", "calls"]]
 
 
 @contextmanager
 def counted(walk: str) -> Generator[None]:
-    """Count the files and the calls inside the block, and print them."""
+    """Count the files and the calls inside the block."""
     calls: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - of the event
@@ -41,7 +47,7 @@ def counted(walk: str) -> Generator[None]:
         yield
     finally:
         sys.setprofile(None)
-    print(f"{walk:40} {len(set(calls)):3} files, {len(calls):3} calls")
+    rows.append([walk, str(len(set(calls))), str(len(calls))])
 
 
 async def enter(limiter: RateLimiter) -> None:
@@ -121,10 +127,20 @@ async def store() -> None:
 
 
 def main() -> None:
-    """Count all walks."""
-    print(machine())
+    """Count all walks, and print or write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the counts into {PAGE.name}")
+    options = parser.parse_args()
     for walk in (entries, wait, session, store):
         asyncio.run(walk())
+    aiohttp = importlib.metadata.version("aiohttp")
+    text = (
+        f"*Counted by `python benchmarks/walks.py --write`: {machine()}, aiohttp {aiohttp}.*\n\n"
+        f"{markdown(rows)}"
+    )
+    print(text)
+    if options.write:
+        put_into(PAGE, "walks.py", text)
 
 
 if __name__ == "__main__":

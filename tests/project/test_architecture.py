@@ -146,6 +146,32 @@ def test_folders_import_only_what_their_rows_allow() -> None:
         assert len(complaints(module, source)) == 1, "the search finds nothing"
 
 
+ROW = re.compile(r"^\| (?!folder)(\w+)(?: \([^|]*\))? \| [^|]+ \| ?([\w, ]*)\|$", re.MULTILINE)
+
+
+def drawn(page: str) -> dict[str, set[str]]:
+    """Return what each folder imports from, in the table of a page."""
+    found = {
+        folder: {it.strip() for it in others.split(",")} for folder, others in ROW.findall(page)
+    }
+    return {folder: others - {""} for folder, others in found.items()}
+
+
+def test_map_of_the_docs_shows_the_imports_that_there_are() -> None:
+    real: dict[str, set[str]] = {}
+    for module, path in FILES.items():
+        names = {name.partition(".") for name, _ in imports(path.read_text(encoding="utf-8"))}
+        others = {layer(rest or "__init__") for top, _, rest in names if top == "aiothrottle"}
+        if (folder := layer(module)) not in EVERYTHING:
+            real.setdefault(folder, set()).update(others - {folder})
+    page = (PACKAGE.parent / "docs" / "project" / "code.md").read_text(encoding="utf-8")
+    assert drawn(page) == real
+    assert drawn("| a (`b.py`, ...) | task | c, d |\n| e | task | |") == {
+        "a": {"c", "d"},
+        "e": set(),
+    }
+
+
 # ---- what tests import ---------------------------------------------------------------------------
 
 TESTS = Path(__file__).parents[1]
