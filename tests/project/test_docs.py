@@ -77,7 +77,8 @@ def wrong_names(page: str) -> list[str]:
         named, names = re.fullmatch(r"(\S+\.py)? *((?:\w+(?:\.\w+)?(?:, )?)*).*", line).groups()  # type: ignore[union-attr]
         file = named or file
         for name in filter(None, names.split(", ")):
-            check(*name.partition(".")[::2], [file])
+            kind, _, method = name.partition(".")
+            check(kind, method, [file])
     names = re.findall(r"`((?:\w+/)*\w+\.py)`", page)
     return wrong + [it for it in names if it not in files and not (ROOT / it).is_file()]
 
