@@ -6,6 +6,7 @@ of headers in the corpus and the profiles. Additions there are tested without a 
 
 import importlib
 import inspect
+import itertools
 import json
 import pkgutil
 import re
@@ -93,6 +94,7 @@ def test_quadratic_time_is_found() -> None:
 
 METHODS = {"search", "finditer", "findall", "sub", "subn", "split", "match", "fullmatch"}
 parser: Any = importlib.import_module("re._parser")
+compiler: Any = importlib.import_module("re._compiler")
 CUT = "cut"
 
 
@@ -161,15 +163,13 @@ def pieces_of(tree: Any, variant: int) -> list[str]:
     pieces: list[str] = []
     for kind, value in tree:
         match str(kind):
-            case "LITERAL":
-                pieces.append(chr(value))
-            case "NOT_LITERAL":
-                pieces.append("a" if value != ord("a") else "b")
-            case "ANY":
-                pieces.append("a")
-            case "IN":
-                own = "".join(chr(part) for _, part in value if isinstance(part, int))
-                fitting = [char for char in ' a1,"-/=_:\t\\@.<Z' + own if fits(char, value)]
+            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN":
+                one = compiler.compile(parser.SubPattern(tree.state, [(kind, value)]))
+                own = value if str(kind) == "IN" else [(kind, value)]
+                chars = ' a1,"-/=_:\t\\@.<Z' + "".join(
+                    chr(it) for _, it in own if isinstance(it, int)
+                )
+                fitting = [char for char in chars if one.match(char)]
                 pieces.append(fitting[variant % len(fitting)] if fitting else "a")
             case "BRANCH":
                 pieces += pieces_of(value[1][variant % len(value[1])], variant)
@@ -188,24 +188,6 @@ def pieces_of(tree: Any, variant: int) -> list[str]:
             case _:
                 raise AssertionError(f"{kind} in an expression: extend the test")
     return pieces
-
-
-def fits(char: str, choices: list[tuple[Any, Any]]) -> bool:
-    """Return whether a set of characters, such as [^a-z], has the character."""
-    negated, found = False, False
-    for kind, value in choices:
-        match str(kind):
-            case "NEGATE":
-                negated = True
-            case "LITERAL":
-                found |= ord(char) == value
-            case "RANGE":
-                found |= value[0] <= ord(char) <= value[1]
-            case _:
-                category = str(value).removeprefix("CATEGORY_")
-                test = {"DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": str.isalnum}
-                found |= test[category.removeprefix("NOT_")](char) != category.startswith("NOT_")
-    return found != negated
 
 
 def hostile_to(pattern: re.Pattern[str]) -> Iterator[Text]:
@@ -282,17 +264,23 @@ def test_headers_of_profiles_take_linear_time() -> None:
     assert complaints(works, TEXTS[:: len(PREFIXES)]) == []
 
 
+def many_lines(name: str, vendor: str) -> Work:
+    """Read a line for each character, by names that no cache has."""
+    numbers = itertools.count()
+
+    def work(text: str) -> object:
+        lines = [(name.format(*itertools.islice(numbers, 999)), "1;w=1") for _ in text]
+        return parse_rate_limit(429, lines, NOW, None, vendor)
+
+    return work
+
+
 def test_many_lines_and_long_names_take_linear_time() -> None:
-    changing = iter(range(10_000_000))  # names that no cache has
-    works: dict[str, Work] = {}
-    for vendor in ("", "Zendesk", "Salesforce", "Binance"):
-        for name in ("X-RateLimit-Limit", "x-ratelimit-remaining-{}", "RateLimit", "{}" * 999):
-
-            def work(text: str, name: str = name, vendor: str = vendor) -> object:
-                lines = [(name.format(*[next(changing)] * 999), "1;w=1") for _ in text]
-                return parse_rate_limit(429, lines, NOW, None, vendor)
-
-            works[f"{name[:40]} {vendor}"] = work
+    vendors = ("", "Zendesk", "Salesforce", "Binance")
+    names = ("X-RateLimit-Limit", "x-ratelimit-remaining-{}", "RateLimit", "{}" * 999)
+    works = {
+        f"{name[:40]} {vendor}": many_lines(name, vendor) for vendor in vendors for name in names
+    }
     assert complaints(works, [Text("", "x")], 400) == []
 
 
@@ -338,40 +326,32 @@ def at_the_end_of(path: list[str], found: object, many: int) -> object:
     return {f"a{i}": at_the_end_of(rest, found, 1) for i in range(many)}
 
 
-Read: TypeAlias = Callable[[object], object]
+def many_and_long(row: Json, profile: Profile) -> tuple[Work, Work]:
+    """Read many members above many objects; and members that are long."""
+    keys = (row.limit, row.remaining, row.reset, row.window, row.wait)
+    names, path = [str(key) for key in keys if key], row.path.split(".") if row.path else []
 
-
-def reading_json(row: Json, profile: Profile) -> Read:
     def read(data: object) -> object:
         text = json.dumps(data)
         headers = [(row.header, text)] if row.header else []
         return parse_rate_limit(429, headers, NOW, text, profile)
 
-    return read
+    def many(text: str) -> object:
+        found: Any = at_the_end_of(path, dict.fromkeys(names, 1), len(text) // 300)
+        return read({f"b{i}": i for i in range(len(text) // 30)} | found)
+
+    def long(text: str) -> object:
+        return read(at_the_end_of(path, dict.fromkeys(names, text), 8))
+
+    return many, long
 
 
 def test_json_of_profiles_takes_linear_time() -> None:
-    """Many members above many objects, and long ones."""
     slow_ones: list[str] = []
-    rows = [(row, each) for each in PROFILED for row in each.limits if isinstance(row, Json)]
-    for row, profile in rows:
-        keys = (row.limit, row.remaining, row.reset, row.window, row.wait)
-        names, path = [str(key) for key in keys if key], row.path.split(".") if row.path else []
-        read = reading_json(row, profile)
-
-        def many(
-            text: str, path: list[str] = path, names: list[str] = names, read: Read = read
-        ) -> object:
-            found = at_the_end_of(path, dict.fromkeys(names, 1), len(text) // 300)
-            above: dict[str, object] = {f"b{i}": i for i in range(len(text) // 30)}
-            return read({**above, **cast("dict[str, object]", found)})
-
-        def long(
-            text: str, path: list[str] = path, names: list[str] = names, read: Read = read
-        ) -> object:
-            return read(at_the_end_of(path, dict.fromkeys(names, text), 8))
-
-        slow_ones += complaints({f"many, {profile.name}": many}, [Text("", "x")], 60_000)
-        texts = [Text("", unit) for unit in UNITS]
-        slow_ones += complaints({f"long, {profile.name}": long}, texts, 1000)
+    for profile in PROFILED:
+        for row in (it for it in profile.limits if isinstance(it, Json)):
+            many, long = many_and_long(row, profile)
+            slow_ones += complaints({f"many, {profile.name}": many}, [Text("", "x")], 60_000)
+            texts = [Text("", unit) for unit in UNITS]
+            slow_ones += complaints({f"long, {profile.name}": long}, texts, 1000)
     assert slow_ones == []

@@ -1,5 +1,7 @@
 """Specifies the parsing of one value: a wait, a reset, a date, a number, and the server's clock."""
 
+import math
+import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle.headers import ServerLimits, parse_http_date, parse_retry_after
+from aiothrottle.headers.parse import parse_response
+from aiothrottle.headers.values import ServerClock
 from tests.support.reading import EPOCH, NOW, read
+from tests.support.reporting_servers import express_legacy
 from tests.support.soundness import assert_seconds
 
 DAY = 86400
@@ -248,7 +253,7 @@ def test_century_of_a_two_digit_year(now: datetime | None, text: str, year: int)
     assert date.year == year
 
 
-# ---- the clock of the server ---------------------------------------------------------------------
+# ---- the clock of the server: never ahead of it, and soon hardly behind it ---------------------
 
 AN_HOUR_BEHIND = ("Date", "Fri, 20 Nov 2026 11:00:00 GMT")
 
@@ -275,3 +280,51 @@ def test_timestamp_counts_from_server_clock(dates: list[tuple[str, str]], second
 def test_cached_response_reports_only_its_wait() -> None:
     lines = [("X-RateLimit-Limit", "9"), ("x-ratelimit-limit-day", "9"), ("Retry-After", "5")]
     assert read(*lines, ("Age", "1")) == ServerLimits(retry_after=5.0)
+
+
+AHEAD = [0.0, 0.37, -3600.5, 7200.9]
+
+
+def dates(ahead: float, seconds: float, latency: float = 0.02) -> list[tuple[float, float, float]]:
+    """Return server time, Date and local time of responses, ten a second."""
+    chance = random.Random(1)
+    found: list[tuple[float, float, float]] = []
+    now = 1_800_000_000.2
+    while now < 1_800_000_000.2 + seconds:
+        now += 0.2 * chance.random()
+        arrived = now + latency * chance.random()
+        found.append((now + ahead, math.floor(now + ahead), arrived))
+    return found
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_clock_is_never_ahead_of_the_server_and_soon_exact(ahead: float) -> None:
+    clock = ServerClock()
+    found = dates(ahead, 600.0)
+    behind = [arrived + ahead - clock.earliest(date, arrived) for _, date, arrived in found]
+    assert min(behind) >= 0.0
+    assert max(behind[:5]) > 0.1
+    assert max(behind[300:]) < 0.05
+
+
+@pytest.mark.parametrize("step", [-3600.0, -5.0, 5.0, 3600.0])
+def test_clock_that_is_set_is_followed(step: float) -> None:
+    clock = ServerClock()
+    for _, date, arrived in dates(0.0, 10.0):
+        clock.earliest(date, arrived)
+    for _, date, arrived in dates(step, 10.0):
+        behind = arrived + step - clock.earliest(date, arrived)
+        assert 0.0 <= behind <= 1.03
+
+
+def test_epoch_reset_becomes_exact() -> None:
+    clock, server = ServerClock(), express_legacy()
+    errors: list[float] = []
+    for now, _, arrived in dates(0.37, 30.0):
+        _, headers = server.answer(now)
+        limits = parse_response(200, headers, datetime.fromtimestamp(arrived, UTC), server=clock)
+        assert limits.reset_after is not None
+        assert limits.reset_error == 3.0
+        errors.append(limits.reset_after - (float(headers["X-RateLimit-Reset"]) - arrived - 0.37))
+    assert min(errors) >= 0.0
+    assert max(errors[150:]) < 0.05

@@ -13,6 +13,5 @@ def read(
     status: int = 200,
     body: str | bytes | None = None,
     profile: Profile | None = None,
-    now: datetime = NOW,
 ) -> ServerLimits:
-    return parse_rate_limit(status, headers, now, body, profile)
+    return parse_rate_limit(status, headers, NOW, body, profile)
