@@ -115,7 +115,6 @@ class FakeAPI:
     # ---- one request -----------------------------------------------------------------------------
 
     async def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """Answer a request."""
         self.requests += 1
         failure = self._failures.pop(0) if self._failures else None
         if isinstance(failure, int):
@@ -411,7 +410,6 @@ def response_of(document: Json, status: str, output: int | None) -> Json:
 
 
 def event(name: str | None, data: Json) -> bytes:
-    """Return a server-sent event."""
     if name is None:
         return f"data: {json.dumps(data)}\n\n".encode()
     text = json.dumps({"type": name, **data}, ensure_ascii=False)
