@@ -9,14 +9,14 @@ import base64
 import gzip
 import hashlib
 import re
-import socket
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Self, TypeAlias, cast
 
 from multidict import CIMultiDict
 from yarl import URL
+
+from tests.support.servers import reset
 
 #: More than all buffers on the way hold, and less than aiohttp accepts without being read.
 LARGE, UNREAD = 8 << 20, 200_000
@@ -157,7 +157,6 @@ class Exchange(NamedTuple):
         return self.connection.transport
 
     async def body(self) -> bytes:
-        """Read the body of the request."""
         reader = self.connection.reader
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return await reader.readexactly(int(self.headers.get("Content-Length", 0)))
@@ -179,7 +178,6 @@ class Exchange(NamedTuple):
         await self.write(head.encode("latin-1") + body)
 
     async def answer(self, status: int = 200, body: bytes = b"body", headers: str = "") -> None:
-        """Send a response in one go."""
         headers = f"Content-Length: {len(body)}\r\n{headers}"
         await self.head(status, headers, body=b"" if self.method == "HEAD" else body)
 
@@ -208,12 +206,6 @@ class Exchange(NamedTuple):
         while await self.connection.reader.read(65536):
             pass
 
-    def reset(self) -> None:
-        """Close so that the client gets "connection reset"."""
-        plug: socket.socket = self.transport.get_extra_info("socket")
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
-
 
 Behaviour: TypeAlias = Callable[[Exchange], Awaitable[object]]
 
@@ -228,7 +220,7 @@ async def _drop(it: Exchange) -> None:
 
 
 async def _reset(it: Exchange) -> None:
-    it.reset()
+    reset(it.transport)
 
 
 async def _close(it: Exchange) -> None:
@@ -317,7 +309,6 @@ _BEHAVIOURS: dict[str, Behaviour] = {
     "/chunked": _some(_CHUNKED, b"4\r\nbody\r\n" * 3 + b"0\r\n\r\n"),
     "/gzipped": _some(f"Content-Encoding: gzip\r\nContent-Length: {len(_GZIPPED)}\r\n", _GZIPPED),
     "/until-eof": _steps(_some("", b"body", "1.0"), _close),  # as in HTTP/1.0
-    "/redirect": lambda it: it.answer(302, b"", "Location: /whole\r\n"),
     "/redirect-large": lambda it: it.in_parts(LARGE, 302, "Location: /later\r\n"),
     "/redirect-loop": lambda it: it.in_parts(LARGE, 302, "Location: /redirect-loop\r\n"),
     "/digest": _digest,

@@ -76,30 +76,59 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-class Valkey:
+class Process:
+    """A server that is up when its port is."""
+
+    def __init__(self, name: str, command: Callable[[int, Path], list[str]]) -> None:
+        self._command = command
+        output = ""
+        for _ in range(5):  # another process may get the same free port
+            self.port = free_port()
+            self.folder = Path(tempfile.mkdtemp(prefix=f"aiothrottle-{name}-"))
+            if self._start():
+                return
+            output = (self.folder / "log").read_text()
+            self.stop()
+        raise RuntimeError(f"{name} did not come up: {output}")
+
+    def _start(self) -> bool:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command(self.port, self.folder),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return wait_until(self._answers, self.process)
+
+    def _answers(self) -> bool:
+        socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+        return True
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Valkey(Process):
     """One server, started when built; the test is skipped if there is none here."""
 
     def __init__(self, *options: str, config: str = "") -> None:
         need("valkey", why_no_valkey())
-        self.options = options
-        self.config = config
-        for _ in range(5):  # another process may get the same free port
-            self.port = free_port()
-            self.folder = Path(tempfile.mkdtemp(prefix="aiothrottle-valkey-"))
-            if self._start():
-                return
-            self.stop()
-        raise RuntimeError(f"valkey-server did not start with {options}")
 
-    def _start(self) -> bool:
-        config = self.folder / "own.conf"
-        config.write_text(self.config)
-        command = [_binary(), str(config), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
-        if "--sentinel" not in self.options:
-            command += ["--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen([*command, *self.options], stdin=subprocess.DEVNULL)
-        return wait_until(self._answers, self.process)
+        def command(port: int, folder: Path) -> list[str]:
+            file = folder / "own.conf"
+            file.write_text(config)
+            # A Sentinel keeps no data, and has no such options.
+            unsaved = [] if "--sentinel" in options else ["--save", "", "--appendonly", "no"]
+            listening = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+            return [_binary(), str(file), *listening, *unsaved, *options]
+
+        super().__init__("valkey", command)
 
     def _answers(self) -> bool:
         with socket.create_connection(("127.0.0.1", self.port), 0.2) as connection:
@@ -117,10 +146,6 @@ class Valkey:
         with cast("Any", redis.Redis(port=self.port)) as client:
             return client.execute_command(*arguments, NEVER_DECODE=True)
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
     def pause(self) -> None:
         """Stop the process. Commands sent meanwhile are run afterwards."""
         self.process.send_signal(signal.SIGSTOP)
@@ -132,10 +157,6 @@ class Valkey:
         """Start again on the same port, with no data."""
         self.kill()
         assert self._start()
-
-    def stop(self) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Cluster:
@@ -289,7 +310,7 @@ class FaultProxy:
     def reset(self) -> None:
         """Reset all present connections, whether data is under way or not."""
         for writer in list(self._writers):
-            _reset(writer)
+            reset(writer.transport)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -299,7 +320,7 @@ class FaultProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.mode == "reset" or (self.mode == "lots" and self.lots.random() < self.odds / 4):
-            _reset(writer)
+            reset(writer.transport)
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self.upstream)
         self._writers.add(to_server)
@@ -324,7 +345,7 @@ class FaultProxy:
                     break
                 if self.mode == "lots" and self.lots.random() < self.odds:
                     writer.write(data[: self.lots.randrange(len(data))])
-                    _reset(writer)
+                    reset(writer.transport)
                     break
                 if self.mode == "cut" and is_reply:
                     writer.write(data[: len(data) // 2])
@@ -338,41 +359,13 @@ class FaultProxy:
             writer.transport.abort()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def reset(transport: asyncio.WriteTransport) -> None:
     """End the connection by a reset (RST), not by a close."""
-    connection: socket.socket | None = writer.get_extra_info("socket")
+    connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None:
         with contextlib.suppress(OSError, ValueError):  # it may be closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-class Process:
-    """A server that is up when its port is."""
-
-    def __init__(self, name: str, command: Callable[[int, Path], list[str]]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"aiothrottle-{name}-"))
-        self.port = free_port()
-        with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                command(self.port, self.folder),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        if not wait_until(self._answers, self.process):
-            output = (self.folder / "log").read_text()
-            self.stop()
-            raise RuntimeError(f"{name} did not come up: {output}")
-
-    def _answers(self) -> bool:
-        socket.create_connection(("127.0.0.1", self.port), 0.2).close()
-        return True
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    transport.abort()
 
 
 def need_emcache() -> None:

@@ -428,7 +428,6 @@ class Storm(InterleavingLoop):
 def rage(
     happenings: list[Happening], family: Family = "alone", schedule: Schedule | None = None
 ) -> Storm:
-    """Run the happenings in a storm."""
     storm = Storm(family, schedule)
     with asyncio.Runner(loop_factory=lambda: storm) as runner:
         try:

@@ -96,7 +96,6 @@ class Watched(MemoryStore):
 def watched(
     rate: Any = None, *, latency: float = 0.0, **options: Any
 ) -> tuple[Watched, RateLimiter]:
-    """Return a store, and a limiter on it."""
     store = Watched(latency=latency)
     return store, RateLimiter(rate, store=store, key="k", **options)
 
