@@ -10,9 +10,11 @@ import pytest
 import aiothrottle
 
 FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="the benchmarks are not there: a built package"
+)
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not there: a built package")
 def test_store_share_is_counted_during_full_demand() -> None:
     """Grants to requests that still wait when the demand ends are no part of the rate."""
     pytest.importorskip("redis")
@@ -29,8 +31,6 @@ def test_store_share_is_counted_during_full_demand() -> None:
 
 @pytest.fixture
 def real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not FOLDER.is_dir():
-        pytest.skip("the benchmarks are not there: a built package")
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
 
 

@@ -4,6 +4,7 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,31 +51,35 @@ def shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!r}".replace("'", '"')
 
 
-def test_table_of_the_limiter_has_each_default() -> None:
-    parameters = inspect.signature(RateLimiter).parameters.values()
-    real = {it.name: it.default for it in parameters if it.kind is not it.VAR_POSITIONAL}
-    real.pop("clock")  # for tests
-    found = defaults("RateLimiter")
-    assert found.keys() == real.keys()
-    assert found.pop("algorithm") == "SlidingWindowLog"
-    assert found == {name: shown(real[name]) for name in found}
+def values_of(options: Any) -> dict[str, object]:
+    return {field.name: getattr(options, field.name) for field in fields(options)}
 
 
-def test_table_of_retries_has_each_default() -> None:
-    found, retry = defaults("Retry"), Retry()
-    assert found.keys() == {field.name for field in fields(Retry)}
-    methods = found.pop("methods").partition(": ")[2]
-    assert methods.split(", ") == sorted(retry.methods)
-    assert found.pop("exceptions").startswith("None")
-    assert found == {name: shown(getattr(retry, name)) for name in found}
+PARAMETERS = inspect.signature(RateLimiter).parameters.values()
+TABLES: dict[str, dict[str, object]] = {
+    "RateLimiter": {it.name: it.default for it in PARAMETERS if it.kind is not it.VAR_POSITIONAL},
+    "Retry": values_of(Retry()),
+    "Sessions, middlewares, transports": values_of(Options()),
+}
+# Defaults that a table has in words.
+IN_WORDS = {
+    "algorithm": "SlidingWindowLog",
+    "methods": f"the idempotent ones: {', '.join(sorted(Retry().methods))}",
+    "exceptions": "None`: lost and failed connections",
+    "profiles": "none",
+    "retry": "Retry()",
+}
 
 
-def test_table_of_options_has_each_default() -> None:
-    found, options = defaults("Sessions, middlewares, transports"), Options()
-    assert found.keys() == {field.name for field in fields(Options)}
-    assert (found.pop("profiles"), options.profiles) == ("none", ())
-    assert found.pop("retry") == "Retry()"
-    assert found == {name: shown(getattr(options, name)) for name in found}
+@pytest.mark.parametrize("heading", TABLES)
+def test_table_has_each_default(heading: str) -> None:
+    found, real = defaults(heading), TABLES[heading]
+    assert found.keys() == real.keys() - {"clock"}  # which is for tests
+    assert found == {name: IN_WORDS.get(name) or shown(real[name]) for name in found}
+
+
+def test_defaults_in_words_are_those_of_the_code() -> None:
+    assert (Options().profiles, Options().retry, Retry().exceptions) == ((), Retry(), None)
 
 
 @pytest.mark.parametrize(("message", "_"), rows("errors.md", "Messages and their causes"))

@@ -22,45 +22,39 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Names that run text or bytes, as code or as a command, and modules that do.
 CALLS = {"eval", "exec", "compile", "__import__", "system", "popen"}
 MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "code", "subprocess", "ctypes", "runpy"}
-# Names that would change the verification of a server.
+# Names that would change the verification of a server, beside the argument `ssl`.
 TLS = {"verify", "check_hostname", "verify_mode", "verify_ssl", "_create_unverified_context"}
 
 
-def runs_text(source: str) -> set[str]:
+def unsafe(source: str) -> set[str]:
+    """Return the names of a source that run text, or change TLS."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            found |= {called.rpartition(".")[2]} & CALLS if called != "re.compile" else set()
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names} & MODULES
-        elif isinstance(node, ast.ImportFrom):
-            found |= {(node.module or "").partition(".")[0]} & MODULES
-    return found
-
-
-def changes_tls(source: str) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.keyword | ast.Attribute):
-            name = node.arg if isinstance(node, ast.keyword) else node.attr
-            found |= {name or ""} & TLS
-            if isinstance(node, ast.keyword) and name == "ssl":
+        match node:
+            case ast.Call(func=called) if ast.unparse(called) != "re.compile":
+                found |= {ast.unparse(called).rpartition(".")[2]} & CALLS
+            case ast.Import(names=names):
+                found |= {alias.name.partition(".")[0] for alias in names} & MODULES
+            case ast.ImportFrom(module=str(module)):
+                found |= {module.partition(".")[0]} & MODULES
+            case ast.keyword(arg="ssl"):
                 found.add("ssl=")
+            case ast.keyword(arg=str(name)) | ast.Attribute(attr=name):
+                found |= {name} & TLS
+            case _:
+                pass
     return found
 
 
 def test_no_module_runs_text_or_touches_tls() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-    assert {path: found for path, it in sources.items() if (found := runs_text(it))} == {}
+    found = {path: names for path, it in sources.items() if (names := unsafe(it))}
     # The option --insecure, which the user has to give.
-    touching = [path for path, it in sources.items() if changes_tls(it)]
-    assert all(path.is_relative_to(PACKAGE / "cli") for path in touching)
-    assert [changes_tls(sources[path]) for path in touching] == [{"ssl="}]
-    for source in ("eval(x)", "import pickle", "from yaml import load", "os.system('ls')"):
-        assert runs_text(source), "the walk finds nothing"
-    for source in ("get(url, ssl=False)", "Client(verify=False)", "it.check_hostname = False"):
-        assert changes_tls(source), "the walk finds nothing"
+    assert all(path.is_relative_to(PACKAGE / "cli") for path in found)
+    assert [*found.values()] == [{"ssl="}]
+    running = ("eval(x)", "import pickle", "from yaml import load", "os.system('ls')")
+    touching = ("get(url, ssl=False)", "Client(verify=False)", "it.check_hostname = False")
+    assert all(map(unsafe, (*running, *touching))), "the walk finds nothing"
 
 
 class Asked(aiohttp.TCPConnector):
