@@ -55,7 +55,7 @@ def test_nothing_is_learned_where_no_request_is_throttled() -> None:
     limiter = without_rate()
     limiter.observe(changes.append)
     plain = RateLimiter(concurrency_limit=8, learn_rate=False)
-    record, expected = (run(token_bucket(1e6, 1e6), 10.0, limiter=it) for it in (limiter, plain))
+    record, expected = (run(token_bucket(1e6, 1e6), 2.0, limiter=it) for it in (limiter, plain))
     opening = 17  # requests that are not in flight in the first three round trips
     assert len(record.admitted) >= len(expected.admitted) - 2 * opening
     assert not [event for event in changes if isinstance(event, events.Adapted)]
