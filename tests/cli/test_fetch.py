@@ -417,15 +417,33 @@ def test_resume_sends_the_request_of_the_missing_user(
 
 
 @pytest.mark.parametrize("rates", [[], [Rate(1000)]])
-def test_learned_rate_is_in_progress_and_summary(
-    rates: list[Rate], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("limits", "found", "advice"),
+    [
+        ((19.63, 10), "admits about 20/s", '--rate 20/s, or in a program RateLimiter("20/s").'),
+        (
+            (None, 3),
+            "works on 3 at once",
+            "--concurrency 3, or in a program RateLimiter(concurrency_limit=3).",
+        ),
+        ((None, 10), "", ""),
+    ],
+)
+def test_what_is_learned_is_in_progress_and_summary(
+    rates: list[Rate],
+    limits: tuple[float | None, int],
+    found: str,
+    advice: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), rate=19.63)
-    printed = report.Report(report.Messages(), sys.stderr, rates, drawn=False)
-    shown = ("server admits about 20/s", "yellow") in printed._parts(crawl)
+    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), limits=limits)
+    printed = report.Report(report.Messages(), sys.stderr, rates, 10, drawn=False)
+    shown = [text for text, colour in printed._parts(crawl) if colour == "yellow"]
     printed.ended(crawl)
-    summary = (
-        "The server admits about 20/s. Next time give --rate 20/s, or in a program "
-        'RateLimiter("20/s").'
-    )
-    assert (summary in capsys.readouterr().err) == shown == (not rates)
+    last = capsys.readouterr().err.splitlines()[-1]
+    if rates or not found:
+        assert not any(text.startswith("server ") for text in shown)
+        assert "Next time" not in last
+    else:
+        assert f"server {found}" in shown
+        assert last == f"The server {found}. Next time give {advice}"

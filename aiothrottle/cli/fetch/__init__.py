@@ -171,7 +171,8 @@ class Run:
         """Fetch all URLs, and return the exit status."""
         # On a terminal with the records, a display would overwrite them.
         drawn = not self.results.output.on_terminal
-        report = Report(self.messages, sys.stderr, self.limits.of_requests, drawn=drawn)
+        rates, slots = self.limits.of_requests, self.limits.concurrency
+        report = Report(self.messages, sys.stderr, rates, slots, drawn=drawn)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 limiters = await stack.enter_async_context(self.limits.open())

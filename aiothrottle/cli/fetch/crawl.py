@@ -204,10 +204,12 @@ class Crawl:
         return len(self._throttling), max(pauses.values(), default=0.0)
 
     @property
-    def rate(self) -> float | None:
-        """The rate of the limiter of all requests, in tokens per second; None: it has none."""
-        limiter = self.limiter
-        return limiter.statistics().rate_limit if isinstance(limiter, RateLimiter) else None
+    def limits(self) -> tuple[float | None, int | None]:
+        """The rate, in tokens per second, and the slots of the limiter of all requests now."""
+        if not isinstance(self.limiter, RateLimiter):
+            return None, None
+        now = self.limiter.statistics()
+        return now.rate_limit, now.concurrency_limit
 
     # ---- one task, and one line
 

@@ -52,17 +52,19 @@ class Report:
         wanted: What to print.
         screen: The stream. On a terminal there is a display, elsewhere a line every ten seconds.
         rates: The rate limits of all requests.
+        slots: The concurrency limit of all requests.
         drawn: Whether there may be a display.
     """
 
     def __init__(
-        self, wanted: Messages, screen: TextIO, rates: Sequence[Rate], *, drawn: bool
+        self, wanted: Messages, screen: TextIO, rates: Sequence[Rate], slots: int, *, drawn: bool
     ) -> None:
         self._quiet = wanted.quiet
         self._display = Display(screen, drawn=drawn)
         self._failures = 0
         self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
         self._learns = not rates
+        self._slots = slots
         self._began_at = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -111,13 +113,25 @@ class Report:
             "" if latency is None else f"latency {percentiles(latency)}",
             f"{hosts}paused for {clock(math.ceil(seconds))}" if count else "",
         )
-        if (rate := self._learned(crawl)) is not None:
-            parts.append((f"server admits about {about(rate)}", "yellow"))
+        if learned := self._learned(crawl):
+            parts.append((f"server {learned[0]}", "yellow"))
         return parts
 
-    def _learned(self, crawl: Crawl) -> float | None:
-        """Return the rate that the run has learned, in tokens per second."""
-        return crawl.rate if self._learns else None
+    def _learned(self, crawl: Crawl) -> tuple[str, str, str] | None:
+        """Return what the run has learned of the server, as an option, and as an argument."""
+        rate, slots = crawl.limits
+        if not self._learns:
+            return None
+        if rate is not None:
+            found = about(rate)
+            return f"admits about {found}", f"--rate {found}", f'"{found}"'
+        if slots is not None and slots < self._slots:
+            return (
+                f"works on {slots} at once",
+                f"--concurrency {slots}",
+                f"concurrency_limit={slots}",
+            )
+        return None
 
     def ended(self, crawl: Crawl) -> None:
         """Print the summary."""
@@ -125,11 +139,11 @@ class Report:
             return
         for line in _summary(crawl.tally, time.monotonic() - self._began_at):
             self.say(line)
-        if (rate := self._learned(crawl)) is not None:
-            found = about(rate)
+        if learned := self._learned(crawl):
+            found, option, argument = learned
             self.say(
-                f"The server admits about {found}. Next time give --rate {found}, or in a program "
-                f'RateLimiter("{found}").'
+                f"The server {found}. Next time give {option}, or in a program "
+                f"RateLimiter({argument})."
             )
 
     def besides(self, records: int) -> None:
