@@ -22,11 +22,16 @@ class Counting(Store):
         self.taken: dict[Key, list[float]] = defaultdict(list)
 
     async def reserve(
-        self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        max_reservation: float = 0.0,
     ) -> Answer:
         """Record the tokens taken."""
         self.calls += 1
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+        answer = await super().reserve(key, algorithm, costs, max_reservation=max_reservation)
         self.taken[key] += answer.instants
         return answer
 

@@ -43,7 +43,7 @@ class MemoryStore(SlotStore):
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> store = MemoryStore(clock=lambda: 0.0)
     >>> mails = SlidingWindowLog("1/min")
-    >>> asyncio.run(store.reserve(("mail", "ann"), mails, [1, 1], horizon=60)).delays
+    >>> asyncio.run(store.reserve(("mail", "ann"), mails, [1, 1], max_reservation=60)).delays
     (0.0, 60.0)
     """
 

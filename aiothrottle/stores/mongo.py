@@ -112,14 +112,14 @@ class MongoStore(SwapStore):
         return await super()._execute(key, algorithm, step)
 
     async def _reserve_in_one_call(
-        self, key: Key, algorithm: WaitUntil, cost: float, horizon: float
+        self, key: Key, algorithm: WaitUntil, cost: float, max_reservation: float
     ) -> Answer | None:
         """Reserve in one call; None if the record is of another algorithm, or damaged."""
         name, mark = name_of(key), secrets.token_bytes(8)
         this = {"_id": name, **_SOUND}
         for _ in range(2):
             clock = None if self._clock is None else self._clock()
-            steps = _reservation(algorithm, cost, horizon, mark=mark, clock=clock)
+            steps = _reservation(algorithm, cost, max_reservation, mark=mark, clock=clock)
             update = partial(
                 self._records.find_one_and_update,
                 *(this, steps),
@@ -265,21 +265,21 @@ def _answer_of(algorithm: WaitUntil, document: _Document) -> Answer:
 
 
 def _reservation(
-    algorithm: WaitUntil, cost: float, horizon: float, *, mark: bytes, clock: float | None
+    algorithm: WaitUntil, cost: float, max_reservation: float, *, mark: bytes, clock: float | None
 ) -> list[_Document]:
-    """Return the update that reserves the cost if it can be taken within the horizon.
+    """Return the update that reserves the cost if it can be taken within the longest reservation.
 
     Args:
         algorithm: The algorithm.
         cost: Tokens.
-        horizon: Seconds.
+        max_reservation: Seconds.
         mark: The new mark of the document.
         clock: The time in seconds in place of the server's; nothing expires then.
     """
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
-    interval, counts = algorithm.interval, algorithm.max_wait <= horizon
+    interval, counts = algorithm.interval, algorithm.max_wait <= max_reservation
     ahead = {"$subtract": ["$ready_at", "$now"]}
     passed = {"$divide": [{"$subtract": ["$ready_at", "$level_at"]}, algorithm.interval]}
     level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
@@ -309,7 +309,7 @@ def _reservation(
         {"$set": {"ready_at": {"$max": ["$now", "$last"]}}},
         {"$set": {"ready_at": {"$cond": [waits, drained_at, "$ready_at"]}}},
         {"$set": {"ready_at": {"$cond": [waits, later, "$ready_at"]}}},
-        {"$set": {"granted": {"$lte": [ahead, horizon]}}},
+        {"$set": {"granted": {"$lte": [ahead, max_reservation]}}},
         {"$set": {"rejected": {"$and": [counts, {"$not": ["$granted"]}]}}},
         {"$set": {"seeing": {"$or": ["$granted", "$rejected", stepped_back]}}},
         {"$set": {"mark": {"$literal": mark}}},

@@ -441,10 +441,10 @@ class Fallback:
         return self._answer(algorithm, now, (), wait)
 
     def _reserve(
-        self, algorithm: Algorithm[Any], now: float, costs: Sequence[float], horizon: float
+        self, algorithm: Algorithm[Any], now: float, costs: Sequence[float], max_reservation: float
     ) -> Answer:
-        """Grant, in order, as many of the costs as may start now, or within the horizon."""
-        divisor, longest = self._divisor, horizon if self.reserves_ahead else 0.0
+        """Grant, in order, as many of the costs as may start now, or soon enough."""
+        divisor, longest = self._divisor, max_reservation if self.reserves_ahead else 0.0
         instants: list[float] = []
         for place, cost in enumerate(costs):
             wait = self._wait(now, cost)

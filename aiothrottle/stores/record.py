@@ -95,13 +95,17 @@ class Record:
         return method(algorithm, clock, cost)
 
     def reserve(
-        self, algorithm: Algorithm[Any], clock: float, costs: Sequence[float], horizon: float
+        self,
+        algorithm: Algorithm[Any],
+        clock: float,
+        costs: Sequence[float],
+        max_reservation: float,
     ) -> Answer:
-        """Take, in order, the costs that can be taken within the horizon.
+        """Take, in order, the costs that can be taken within `max_reservation` seconds.
 
         Rejected costs change nothing, unless the algorithm rejects by the wait (`WaitUntil`) and
-        the horizon is its maximum wait or more: then the first rejected cost and all behind it
-        count.
+        `max_reservation` is its maximum wait or more: then the first rejected cost and all behind
+        it count.
         """
         now = self.now(clock)
         if clock + self.ahead < self.seen:
@@ -114,9 +118,9 @@ class Record:
                 continue
             instant = self._ready_at(algorithm, now, cost)
             wait = until(instant, now)
-            if wait > horizon or wait == math.inf:
+            if wait > max_reservation or wait == math.inf:
                 retry_after = wait
-                if max_wait(algorithm) <= horizon < wait < math.inf:
+                if max_wait(algorithm) <= max_reservation < wait < math.inf:
                     for rejected in costs[place:]:
                         self.take(algorithm, clock, now, now, rejected)
                 break

@@ -437,10 +437,10 @@ class RedisPipeline:
         algorithm: Algorithm[Any],
         costs: Sequence[float],
         *,
-        horizon: float = 0.0,
+        max_reservation: float = 0.0,
     ) -> "Queued":
         """Queue `Store.reserve`, and return the call."""
-        return self._queue(key, algorithm, Step("reserve", costs, horizon))
+        return self._queue(key, algorithm, Step("reserve", costs, max_reservation))
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
         """Queue `Store.refund`, and return the call."""

@@ -66,7 +66,7 @@ class Step:
     method: Method
     #: Tokens; of several costs all methods but `reserve` have one.
     costs: Sequence[float]
-    #: The horizon of `reserve` or the instant of `refund`.
+    #: The longest reservation of `reserve` or the instant of `refund`.
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Step:
                 raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
         seconds = self.seconds
         if self.method == "reserve" and not seconds >= 0:
-            raise ValueError(f"a horizon is a number of seconds, 0 or more, not {seconds!r}")
+            raise ValueError(f"max_reservation is a number of seconds, 0 or more, not {seconds!r}")
         if self.method == "refund" and not math.isfinite(seconds):
             raise ValueError(f"an instant is a finite number from Answer.instants, not {seconds!r}")
 
@@ -88,7 +88,7 @@ class Step:
     ) -> Awaitable[Answer | None]:
         """Call the method of the store, which may be one of the user's own."""
         if self.method == "reserve":
-            return store.reserve(key, algorithm, self.costs, horizon=self.seconds)
+            return store.reserve(key, algorithm, self.costs, max_reservation=self.seconds)
         (cost,) = self.costs
         if self.method == "refund":
             return store.refund(key, algorithm, cost, self.seconds)
@@ -135,26 +135,26 @@ class Store(ABC):
         algorithm: Algorithm[Any],
         costs: Sequence[float],
         *,
-        horizon: float = 0.0,
+        max_reservation: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as may start within `horizon` seconds from now.
+        """Take, in order, as many of the costs as may start within `max_reservation` seconds.
 
         No later call takes an earlier instant. No cost is taken behind one that is not.
 
-        An algorithm that rejects by the wait (`WaitUntil`) counts what it rejects: if the horizon
-        is its ``max_wait`` or more, the first cost that is not taken and all behind it are
-        recorded in this call.
+        An algorithm that rejects by the wait (`WaitUntil`) counts what it rejects: if
+        `max_reservation` is its ``max_wait`` or more, the first cost that is not taken and all
+        behind it are recorded in this call.
 
         Args:
             key: Of the record.
             algorithm: Decides.
             costs: Tokens of each, 0 or more. A cost of 0 may always start.
-            horizon: Seconds. With 0.0 only costs that may start now are taken.
+            max_reservation: Seconds. With 0.0 only costs that may start now are taken.
 
         Returns:
             The instants of the costs that were taken, and when the next cost may start.
         """
-        return await self._execute(key, algorithm, Step("reserve", costs, horizon))
+        return await self._execute(key, algorithm, Step("reserve", costs, max_reservation))
 
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float

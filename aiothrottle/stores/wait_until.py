@@ -180,7 +180,7 @@ class SharedWaitUntil(SharedBucket):
         """
         algorithm = cast("WaitUntil", self.algorithm)
         longest, counted = max_wait(algorithm), 0.0
-        # The store has counted them, unless the call had a shorter horizon than the algorithm's.
+        # The store has counted them, unless the call had a shorter one than the algorithm's.
         if wait > longest > patience:
             self.charge_reject(math.fsum(waiter.cost for waiter in rejected))
         for waiter in rejected:

@@ -127,9 +127,10 @@ _SPACED = f"""{_BEHIND}
         take 1 -> 0; later 0.5; refund 1 of 3; peek 1 -> wait 0
 """
 # Below each name are steps, with the algorithm on one key. Each is a call of another store than the
-# one before: `take` is `Store.reserve`, with costs (1*9 are nine of 1) and a horizon (`within`);
-# `refund 1 of 3` is for the fourth instant that was taken; `by` names another rate. Behind the
-# arrow are the delays, and fields of the answer. `later` advances the clock; `phase`, to that part
+# one before: `take` is `Store.reserve`, with costs (1*9 are nine of 1), `within` the longest
+# reservation; `refund 1 of 3` is for the fourth instant that was taken; `by` names another rate.
+# Behind the arrow are the delays, and fields of the answer. `later` advances the clock; `phase`, to
+# that part
 # of a second.
 # fmt: off
 DECISIONS: list[tuple[Algorithm[Any], str]] = [
@@ -174,7 +175,7 @@ DECISIONS: list[tuple[Algorithm[Any], str]] = [
             take 1*3 -> 0*2
     """),
     (TokenBucket("4/s", burst=1), """
-        tokens within the horizon are reserved:
+        tokens within the longest reservation are reserved:
             take 1*9 within 1.1 -> 0 0.25 0.5 0.75 1 wait 1.25 left 0; later 0.5
             take 1*9 within 1.1 -> 0.75 1
     """),
@@ -273,8 +274,10 @@ async def _follow(
                 await stores[0].refund("key", used, costs[0], instant)
                 continue
             case "take":
-                horizon = float(options.get("within", 0))
-                answer = await stores[0].reserve("key", used, costs, horizon=horizon)
+                max_reservation = float(options.get("within", 0))
+                answer = await stores[0].reserve(
+                    "key", used, costs, max_reservation=max_reservation
+                )
             case _:
                 answer = await getattr(stores[0], method)("key", used, costs[0])
         instants += answer.instants
@@ -319,7 +322,10 @@ async def it_decides_as_a_store_in_memory_does(make: Make, clock: ManualClock) -
             arguments: list[Any] = [repr(algorithm), algorithm, costs[0]]
             options: dict[str, Any] = {}
             if method == "reserve":
-                arguments[2], options["horizon"] = costs, dice.choice([0.0, 0.0, 1.0, 1000.0])
+                arguments[2], options["max_reservation"] = (
+                    costs,
+                    dice.choice([0.0, 0.0, 1.0, 1000.0]),
+                )
             elif method == "clear":
                 del arguments[1:]
             elif method == "refund":
@@ -345,8 +351,8 @@ async def bad_arguments_are_rejected(make: Make, clock: ManualClock) -> None:  #
         await raises(ValueError, store.reserve("key", TEN, [1, cost]))
         for call in (store.peek, store.record, partial(store.refund, instant=0.0)):
             await raises(ValueError, call("key", TEN, cost))
-    for horizon in (-1.0, math.nan):
-        await raises(ValueError, store.reserve("key", TEN, [1], horizon=horizon))
+    for max_reservation in (-1.0, math.nan):
+        await raises(ValueError, store.reserve("key", TEN, [1], max_reservation=max_reservation))
     await raises(ValueError, store.refund("key", TEN, 1, math.nan))
     await raises(ValueError, store.record("resources", _RESOURCES, amounts({"tokens": math.nan})))
     for key in (1, None, b"key", ["key"], ("key", 1)):
@@ -372,7 +378,9 @@ async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock)
 
 async def a_long_queue_is_one_call(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Ten thousand costs, a hundred of them per second."""
-    answer = await make().reserve("key", SlidingWindowLog("100/s"), [1] * 10_000, horizon=98.5)
+    answer = await make().reserve(
+        "key", SlidingWindowLog("100/s"), [1] * 10_000, max_reservation=98.5
+    )
     assert len(answer.instants) == 9900, len(answer.instants)
     assert close(answer.delays[-1], 98.0), answer.delays[-1]
 

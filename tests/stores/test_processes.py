@@ -31,8 +31,8 @@ TOKENS = """
 class Noting(Store):
     instants = []
 
-    async def reserve(self, key, algorithm, costs, *, horizon=0.0):
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+    async def reserve(self, key, algorithm, costs, *, max_reservation=0.0):
+        answer = await super().reserve(key, algorithm, costs, max_reservation=max_reservation)
         self.instants += answer.instants
         return answer
 

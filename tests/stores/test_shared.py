@@ -115,7 +115,7 @@ class Scripted(Watched):
         algorithm: Algorithm[Any],  # noqa: ARG002 - the script decides
         costs: Sequence[float],
         *,
-        horizon: float = 0.0,  # noqa: ARG002
+        max_reservation: float = 0.0,  # noqa: ARG002
     ) -> Answer:
         asked, instant = self.script.pop(0)
         self.costs.append(list(costs))

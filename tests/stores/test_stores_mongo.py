@@ -51,7 +51,9 @@ async def test_wait_until_is_one_call_on_server_clock(mongodb_uri: str) -> None:
     recorded, algorithm = Recorded(), WaitUntil(1000, 5000, 10_000)
     async with Client(mongodb_uri, retryWrites=False, event_listeners=[recorded]) as watched:
         store = MongoStore(watched, "aiothrottle_test", timeout=5)
-        answers = [await store.reserve("key", algorithm, [1], horizon=5000) for _ in range(8)]
+        answers = [
+            await store.reserve("key", algorithm, [1], max_reservation=5000) for _ in range(8)
+        ]
     first = ["createIndexes", "findAndModify", "insert"]
     assert recorded.commands == [*first, *["findAndModify"] * 8, "endSessions"]
     begin = answers[0].instants[0]
@@ -74,7 +76,7 @@ async def test_server_update_equals_the_python_of_wait_until(client: Client) -> 
             arguments: tuple[Any, ...] = (cost,)
             options = {}
             if method == "reserve":
-                arguments, options = ([cost],), {"horizon": dice.choice([0.0, 0.2, 5.0])}
+                arguments, options = ([cost],), {"max_reservation": dice.choice([0.0, 0.2, 5.0])}
             elif method == "refund" and granted:
                 arguments = granted.pop()
             elif method == "refund":

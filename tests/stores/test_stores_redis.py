@@ -127,8 +127,8 @@ class Life:
         if kind < 0.4:
             return self.dice.choice(["peek", "record"]), (self.cost(),), {}
         costs = [self.cost() for _ in range(self.dice.choice([1, 1, 2, 5, 30]))]
-        horizon = self.dice.choice([0.0, 0.0, 0.3, 2.0, 10.0, math.inf])
-        return "reserve", (costs,), {"horizon": horizon}
+        max_reservation = self.dice.choice([0.0, 0.0, 0.3, 2.0, 10.0, math.inf])
+        return "reserve", (costs,), {"max_reservation": max_reservation}
 
 
 async def test_script_decides_as_python_to_the_last_bit(client: Any) -> None:
@@ -199,7 +199,7 @@ async def test_script_arithmetic_equals_python_arithmetic(client: Any) -> None:
 async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
     store = RedisStore(client, "expiry")
     for algorithm in PORTED[:-1]:
-        await store.reserve(repr(algorithm), algorithm, [1, 1], horizon=1)
+        await store.reserve(repr(algorithm), algorithm, [1, 1], max_reservation=1)
         # So much that it is still there when a busy machine reads it.
         answer = await store.record(repr(algorithm), algorithm, 10_000)
         names = [name async for name in client.scan_iter("{expiry:*")]
@@ -260,7 +260,7 @@ async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -
             await check(partial(RedisStore, user, clock=clock, timeout=5), clock)
         store = RedisStore(user, timeout=5)
         for algorithm in (*PORTED, AllOf(AllOf(SlidingWindowLog(1)))):
-            answer = await store.reserve(repr(algorithm), algorithm, [0.5, 0.5], horizon=1)
+            answer = await store.reserve(repr(algorithm), algorithm, [0.5, 0.5], max_reservation=1)
             await store.refund(repr(algorithm), algorithm, 0.5, answer.instants[-1])
             await store.record(repr(algorithm), algorithm, 0.5)
             await store.peek(repr(algorithm), algorithm)

@@ -53,14 +53,14 @@ class Watched(MemoryStore):
         algorithm: Algorithm[Any],
         costs: Sequence[float],
         *,
-        horizon: float = 0.0,
+        max_reservation: float = 0.0,
     ) -> Answer:
         self.costs.append(list(costs))
         self.asked_at.append(now())
-        self.horizons.append(horizon)
+        self.horizons.append(max_reservation)
         if self.way:
             await asyncio.sleep(self.way)
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+        answer = await super().reserve(key, algorithm, costs, max_reservation=max_reservation)
         self.instants += answer.instants
         await self.answer("reserve", key)
         await asyncio.sleep(self.latency / 2)

@@ -204,16 +204,16 @@ end
 local function decide()
   instants, retry_after = {}, 0
   if method == 'reserve' then
-    local horizon, max_wait = given[2], given[3]
+    local max_reservation, max_wait = given[2], given[3]
     if clock + ahead < seen then see() end
     for place = 4, #given, width do
       local cost, instant = cost_at(place), now
       if not is_none(cost) then
         instant = ready_at(cost)
         local wait = wait_until(instant, now)
-        if wait > horizon or wait == huge then
+        if wait > max_reservation or wait == huge then
           retry_after = wait
-          if max_wait <= horizon and wait < huge then
+          if max_wait <= max_reservation and wait < huge then
             for rejected = place, #given, width do take(now, cost_at(rejected)) end
           end
           break

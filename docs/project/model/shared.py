@@ -24,7 +24,7 @@ class Design:
 
     #: A reservation not used in time goes back, and is not used later.
     gives_back_the_late: bool = True
-    #: No instant is further away than the horizon, which bounds the loss by a crash.
+    #: No instant is further away than the longest reservation, which bounds the loss by a crash.
     has_horizon: bool = True
     #: After a failed call the process calls again.
     asks_again: bool = True
@@ -162,7 +162,7 @@ def _first(instants: tuple[int, ...]) -> int:
 def _read(process: Process) -> Process:
     # Delays count from now, which is later than the answer: no request starts too early.
     slots = tuple(sorted((*process.slots, *process.reply)))
-    # Not before the next instant may be within the horizon.
+    # Not before the next instant may be within the longest reservation.
     again = max(1, process.refused - HORIZON) if process.refused else 0
     return Process(process.waiting, slots, again=again)
 
@@ -218,7 +218,7 @@ def wrong(world: World) -> str | None:
         if later - first < PERIOD:
             return "the store lets too many go in one period"
     if any(instant > HORIZON for instant in world.instants):
-        return "a process that dies takes more with it than the horizon"
+        return "a process that dies takes more with it than the longest reservation"
     guarded = PERIOD - JOURNEY - PATIENCE
     if sum(age < guarded for age in world.seen) > TOKENS:
         return f"more than {TOKENS} requests in {guarded} ticks"
