@@ -1061,7 +1061,7 @@ class Engine:
                 if isinstance(waiter, Charge):
                     break  # it is charged when the waiters ahead of it have started
                 if semaphore.taken >= semaphore.slots and self._starve():
-                    return semaphore.opens_in(now)
+                    return semaphore.opens_in(now) if semaphore.closed else None
                 wait = self.decide(now, tokens, ahead=cost)
                 if wait > 0.0:
                     break

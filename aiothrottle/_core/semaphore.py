@@ -78,13 +78,11 @@ class Semaphore:
         self.closed -= slots
         self.add(slots)
 
-    def opens_in(self, now: float) -> float | None:
-        """Return the seconds until the closed slots open without an answer; None: all are open.
+    def opens_in(self, now: float) -> float:
+        """Return the seconds until the closed slots open without an answer.
 
         The time begins with the first request that lacks a slot.
         """
-        if not self.closed:
-            return None
         if self._opens_at == math.inf:
             self._opens_at = now + _PATIENCE
         return max(0.0, self._opens_at - now)
