@@ -377,8 +377,9 @@ class Permit:
         Returns:
             Whether the limiter is now paused for `seconds`.
         """
+        held = self._held is True
         return self._is_first_report() and self._engine.report_throttled(
-            self._sent_at, seconds, rule, from_server=from_server, everywhere=everywhere
+            self._sent_at, seconds, rule, held=held, from_server=from_server, everywhere=everywhere
         )
 
     def _is_everywhere(self, scope: Scope) -> bool:

@@ -1201,6 +1201,7 @@ class Engine:
         seconds: float | None,
         rule: PauseRule,
         *,
+        held: bool,
         from_server: bool,
         everywhere: bool = False,
     ) -> bool:
@@ -1210,6 +1211,7 @@ class Engine:
             sent_at: When it was sent.
             seconds: Duration of the pause; None: it doubles with each pause in a row.
             rule: How long pauses are.
+            held: Whether its permit is held.
             from_server: Whether the server sent the duration.
             everywhere: Whether the engines above pause too.
 
@@ -1222,7 +1224,7 @@ class Engine:
         age = self.bucket.clock() - sent_at
         paused = self.adaptation.pause_after(sent_at, seconds, rule, from_server=from_server)
         pause = self.pause.left(self.bucket.clock())
-        in_flight = self.semaphore.taken
+        in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
         if self.adaptation.throttled(age, pause, in_flight, own=True) or paused:
             self.reconsider()
         above = self.above
