@@ -8,6 +8,7 @@ import pytest
 
 from aiothrottle import RateLimiter
 from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.testing import VirtualTimeLoop
 from tests.support.virtually import now, virtual
 
 
@@ -124,3 +125,21 @@ async def test_waiting_request_starts_when_the_limits_are_updated() -> None:
     await asyncio.sleep(0.25)
     limiter.update(concurrency_limit=3)
     assert await sending == [0.0, 0.25, 0.25, 5.0]
+
+
+def test_another_clock_delays_nobody_for_longer_than_a_second() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=3)
+
+    async def wait_half_a_second() -> None:
+        sending = asyncio.create_task(starts_of(limiter, 3, 5.0))
+        await asyncio.sleep(0.5)
+        sending.cancel()
+        await asyncio.wait({sending})
+
+    async def send_again() -> list[float]:
+        return await starts_of(limiter, 3, 5.0)
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.0)) as runner:
+        runner.run(wait_half_a_second())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(send_again()) == [0.0, 1.0, 1.0]
