@@ -3,8 +3,9 @@
 An event is a 429 and all those of requests that were sent before it arrived. The first event says
 little: it may be due to a burst, or to other clients. The next one, after the pause, says that the
 server admits so many tokens in the time of a pause and of the requests after it. That average is
-the rate at which an `AdaptiveRate` begins to search. When nothing was throttled for long, the rate
-is given up; the next event brings it back.
+the rate at which an `AdaptiveRate` begins to search. If nothing was admitted in between, the server
+is still closed, and that says nothing. When nothing was throttled for long, the rate is given up;
+the next event brings it back.
 
 Some servers answer some requests with a 429 by chance, whatever the rate. A limit shows itself: it
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
@@ -53,6 +54,8 @@ class Evidence:
     since: float = -math.inf
     number: int = 0
     many: float = math.inf
+    #: When the server closed: the event before which it had admitted tokens last.
+    closed_at: float = -math.inf
     #: Tokens that were admitted since, and those between the two events before.
     admitted: float = 0.0
     before: float = 0.0
@@ -95,10 +98,10 @@ class Evidence:
         """
         self.slots.throttled(now, sent_at, in_flight)
         if sent_at > self.since:
-            seconds = now - self.since
-            if seconds <= _MEMORY:
-                self.rate = max(self.admitted, 1.0) / (seconds + pause)
-            if self.admitted:  # else the server has admitted nothing since the event before
+            if self.admitted:  # else the server is still closed
+                seconds = now - self.closed_at
+                if seconds <= _MEMORY:
+                    self.rate = self.admitted / (seconds + pause)
                 self.signs = self.signs + 1 if self.has_sign else 0
                 self.has_sign = False
             self._begin(now)
@@ -124,7 +127,7 @@ class Evidence:
             return False
         before, admitted = self.before, self.admitted
         self._begin(now)
-        if before >= _ENOUGH:
+        if before >= _ENOUGH and admitted:
             self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
         if self.fewer <= _MOST_FEWER + max(0, self.needed - 1):
             return False
@@ -148,7 +151,9 @@ class Evidence:
 
     def _begin(self, now: float) -> None:
         """Begin an event."""
-        least, most = sorted((self.before, self.admitted))
-        self.same = self.same + 1 if least and least >= _SAME * most else 0
-        self.before, self.admitted = self.admitted, 0.0
+        if self.admitted or self.closed_at == -math.inf:
+            least, most = sorted((self.before, self.admitted))
+            self.same = self.same + 1 if least and least >= _SAME * most else 0
+            self.before, self.admitted = self.admitted, 0.0
+            self.closed_at = now
         self.since, self.number = now, 1

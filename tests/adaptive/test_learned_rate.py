@@ -110,6 +110,8 @@ async def test_rate_is_given_up_where_the_server_throttles_no_more(
     for permit in [await limiter.acquire() for _ in range(8)]:
         permit.report_throttled(1.0)
         permit.release()
+    async with limiter.throttle() as permit:
+        permit.report_success()
     for throttled, sleep in ((True, 10.0), (False, 500.0), (False, 100.0), (False, 0.0)):
         async with limiter.throttle() as permit:
             if throttled:
@@ -159,7 +161,8 @@ def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     assert event(evidence, 2.0, throttled=3, admitted=30) == 15.0  # 30 in 2 s
     evidence = evidence_of_a_rate()
     assert event(evidence, 0.0, throttled=3, admitted=20) is None
-    assert event(evidence, 1.0, throttled=1, admitted=0) == 0.5  # one at the most, in 2 s
+    assert event(evidence, 1.0, throttled=1, admitted=0) is None, "the server is still closed"
+    assert event(evidence, 2.0, throttled=1, admitted=30) == 10.0  # 30 in 3 s
     assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1) is None
 
 
