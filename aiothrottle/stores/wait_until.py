@@ -55,7 +55,7 @@ class SharedWaitUntil(SharedBucket):
         # A little less than a request may wait, so that the store does not count a rejection of a
         # waiter that it has accepted before.
         self._max_reservation = math.nextafter(max_wait(self.algorithm), 0.0)
-        self.batching = Batching.of(self.algorithm, self._max_reservation)
+        self.batching: Batching = Batching.of(self.algorithm, self._max_reservation)
 
     def _waiters(self) -> "Iterable[Waiter]":
         """Return those that the store has decided about."""
