@@ -12,6 +12,7 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -56,20 +57,28 @@ class Watched(AdaptiveRate):
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation, to be drawn: the limits by the instants from which they hold."""
+    """One simulation, to be drawn: the limits by the instants from which they hold.
+
+    Without a start, as a part of the limit, the limiter has no rate.
+    """
 
     title: str
     limits: Mapping[float, Rate]
     algorithm: AlgorithmName
-    start: float
+    start: float | None
     seconds: float
     bar: float
     clients: int = 1
+    learn_rate: bool = True
 
     def simulate(self) -> tuple[list[list[tuple[float, float]]], tuple[Arrival, ...]]:
         """Return the rates of each client, and the arrivals of all."""
         (_, rate), *changes = self.limits.items()
         truth = per_second(rate)
+        if self.start is None:
+            plain = partial(RateLimiter, concurrency_limit=8, learn_rate=self.learn_rate)
+            server = Server(rate, self.algorithm)
+            return [], simulate(plain, server, workers=WORKERS, seconds=self.seconds).arrivals
         watched = [Watched(self.start * truth, truth) for _ in range(self.clients)]
         to_make = iter(watched)
         outcome = simulate(
@@ -132,6 +141,25 @@ def draw_arrivals(run: Run, arrivals: tuple[Arrival, ...], axes: Axes) -> None:
 
 
 PICTURES = {
+    "unknown": [
+        Run(
+            "20/s in a rolling window, RateLimiter(concurrency_limit=8)",
+            {0.0: Rate(20, 1)},
+            "sliding-window-log",
+            None,
+            60,
+            1,
+        ),
+        Run(
+            "the same with learn_rate=False: pauses alone",
+            {0.0: Rate(20, 1)},
+            "sliding-window-log",
+            None,
+            60,
+            1,
+            learn_rate=False,
+        ),
+    ],
     "search": [
         Run(
             "10/s in a rolling window, begun at 40/s",
