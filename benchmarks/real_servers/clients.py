@@ -54,7 +54,7 @@ CLIENTS = [
         'RateLimiter(AdaptiveRate("100/s", 1, 1000), concurrency_limit=8)',
         _limits_rate,
     ),
-    Client("retry-after", "no rate limit", SLOTS, _limits_rate),
+    Client("retry-after", "no rate", SLOTS, _limits_rate),
     Client(
         "server",
         '`"server"`',
