@@ -76,6 +76,8 @@ async def test_learned_rate_is_named() -> None:
         permit.release()
     await asyncio.sleep(1.2)
     async with limiter.throttle() as permit:
+        permit.report_success()
+    async with limiter.throttle() as permit:
         permit.report_throttled(1.0)
     await asyncio.sleep(10)
     async with limiter.throttle() as permit:
