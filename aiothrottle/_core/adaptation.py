@@ -184,8 +184,10 @@ class Adaptation:
 
     def _close_slots(self) -> None:
         """Close all slots but one, where nothing else says what the server admits at once."""
-        feedback = self.feedback = self.feedback or Feedback()
-        if self.limits.learns_rate and feedback.rate is None and not self.limits.shares_slots:
+        if not self.limits.learns_rate or self.limits.shares_slots:
+            return
+        self.feedback = self.feedback or Feedback()
+        if self.feedback.rate is None:
             self.semaphore.close()
 
     def adopt_rate(self, rates: Sequence[Rate]) -> bool:

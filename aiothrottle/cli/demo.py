@@ -23,7 +23,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -213,8 +213,7 @@ async def _measure(run: Run, session: Session, gate: Gate) -> None:
                 pass
             finally:
                 ticker.cancel()
-                with suppress(asyncio.CancelledError):
-                    await ticker
+                await asyncio.wait([ticker])  # which raises only if this task is cancelled
             run.seconds = time.monotonic() - run.started_at
 
 

@@ -220,8 +220,7 @@ class Run:
                 trouble = f"the list cannot be read: {error.strerror}"
             finally:
                 watch.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watch
+                await asyncio.wait([watch])  # which raises only if this task is cancelled
             report.ended(crawl)
         output = self.results.output
         rest = ": the same with --resume fetches the rest" if output.can_resume else ""
