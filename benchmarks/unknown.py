@@ -11,9 +11,9 @@ same servers. *Throttled* is a share of the requests, *used* of what the server 
 right rate: each 429 makes only its own request wait, and has a Retry-After even where the server
 sends none.
 
-At the worst servers the limit is below one request a second. In a minute they admit twenty to forty
-requests, and a search for the limit throttles about ten: most of them in its first seconds. Where
-the window of a minute is full after a second, nothing but the pauses is left.
+The worst servers admit less than one request a second, and most of them do not say how long to
+wait: with ten to forty requests in the minute, each probe of the limit is a large share. Two
+windows at once mislead the search, as the short one admits more than the long one.
 """
 
 import argparse
