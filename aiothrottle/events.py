@@ -42,12 +42,13 @@ __all__ = [
 ]
 
 Rejection: TypeAlias = Literal["no room", "timeout", "queue full"]
-Reason: TypeAlias = Literal["retry-after", "throttled", "quota", "requested"]
+Reason: TypeAlias = Literal["retry-after", "throttled", "failures", "quota", "requested"]
 
 # The reasons in words, for the log and the live page.
 REASONS: dict[Reason, str] = {
     "retry-after": "the server throttled a request and asked for a pause",
     "throttled": "the server throttled a request",
+    "failures": "requests fail in a row, as if the server throttled without saying so",
     "quota": "the server reported that its quota is spent",
     "requested": "the program called pause()",
 }
@@ -117,8 +118,9 @@ class Paused(_Named):
     #: Seconds from now until the pause ends.
     seconds: float
     #: "retry-after": the server throttled a request and sent a duration. "throttled": it throttled
-    #: a request and sent none. "quota": it reported that nothing remains, for ten seconds or more.
-    #: "requested": the program called `RateLimiter.pause`.
+    #: a request and sent none. "failures": requests fail in a row, which succeeded before.
+    #: "quota": it reported that nothing remains, for ten seconds or more. "requested": the program
+    #: called `RateLimiter.pause`.
     reason: Reason
 
 

@@ -110,6 +110,8 @@ class RateLimiter:
             at once, if that is the limit. When it is throttled again, it spaces requests evenly at
             the rate that the server was seen to admit, follows the limit as an `AdaptiveRate`
             does, and gives the rate up when nothing was throttled for ten minutes.
+            With or without a rate limit, a run of failures (no response, 5xx, or a 403 without a
+            report of limits) after many successes counts as throttled: some servers limit so.
             It needs the outcome of every request, which the sessions and transports of this
             package report; without them nothing is learned, and all slots are open.
         name: What log, errors, events and metrics call this limiter. None: its limits, as they were

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiothrottle._core.engine import Engine
+    from aiothrottle.events import Reason
     from aiothrottle.headers import Profile, ServerLimits
     from aiothrottle.headers.limits import Headers
 
@@ -378,8 +379,9 @@ class Permit:
             Whether the limiter is now paused for `seconds`.
         """
         held = self._held is True
+        reason: Reason = "retry-after" if from_server else "throttled"
         return self._is_first_report() and self._engine.report_throttled(
-            self._sent_at, seconds, rule, held=held, from_server=from_server, everywhere=everywhere
+            self._sent_at, seconds, rule, reason, held=held, everywhere=everywhere
         )
 
     def _is_everywhere(self, scope: Scope) -> bool:
@@ -444,7 +446,7 @@ class Permit:
                 wait, PauseRule(), from_server=wait is not None, everywhere=everywhere
             )
         elif status >= LEAST_FAILURE:
-            self._report_failure(answered=True)
+            self._report_failure(status)
         else:
             self.report_success()
         return limits
@@ -461,17 +463,22 @@ class Permit:
             cost = waiter.cost.real
             self._engine.report_success(waiter, cost, waiter.at, self._held is True)
 
-    def _report_failure(self, *, answered: bool = False) -> None:
-        """Report a request that failed without being throttled: a 5xx, or no response.
+    def _report_failure(self, status: int | None = None) -> bool:
+        """Report a request that failed, and was not throttled by what the server said.
 
-        An adaptive number of slots learns from it.
+        An adaptive number of slots learns from it, and a run of failures may be a silent limit.
 
         Args:
-            answered: Whether there was a response, by which the server did not throttle.
+            status: That of the response; None: there was none.
+
+        Returns:
+            Whether the limiter takes it for a throttled request, and pauses.
         """
-        if self._is_first_report():
-            age = self._engine.bucket.clock() - self._sent_at
-            self._engine.report_failure(self._waiter, age, answered=answered)
+        if not self._is_first_report():
+            return False
+        age = self._engine.bucket.clock() - self._sent_at
+        held = self._held is True
+        return self._engine.report_failure(self._waiter, age, status, held=held)
 
     def _hold_trial(self) -> None:
         """Have others wait for the report of this request if it is the trial."""

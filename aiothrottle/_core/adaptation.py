@@ -30,6 +30,7 @@ from aiothrottle.adaptive.learned_rate import Evidence
 from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
+from aiothrottle.adaptive.silent_limit import SilentLimit
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.rate import Rate, RateLike, as_rate
@@ -114,6 +115,21 @@ class Adaptation:
         now = self.bucket.clock()
         return self.apply(self.feedback.failed(now, now - age))
 
+    def silent_pause(self, age: float, successes: int) -> float | None:
+        """Return the seconds to pause after a failure, if it looks like a limit; None: it does not.
+
+        Args:
+            age: Seconds since the request was sent.
+            successes: Requests that succeeded, if this is the first failure.
+        """
+        adapts = self.feedback is not None and self.feedback.slots is not None
+        if adapts or not (self.limits.begin_small and self.limits.learn_rate):
+            return None
+        feedback = self.feedback = self.feedback or Feedback()
+        silent = feedback.silent = feedback.silent or SilentLimit(successes)
+        now = self.bucket.clock()
+        return silent.failed(now, now - age)
+
     def throttled(self, age: float, pause: float, in_flight: int, *, own: bool) -> bool:
         """Learn from a 429 of a request that was sent `age` seconds ago.
 
@@ -144,7 +160,7 @@ class Adaptation:
             self.observers.paused(left, reason)
 
     def pause_after(
-        self, sent_at: float, seconds: float | None, rule: PauseRule, *, from_server: bool
+        self, sent_at: float, seconds: float | None, rule: PauseRule, reason: events.Reason
     ) -> bool:
         """Pause after a throttled request, and then let one request go ahead.
 
@@ -155,7 +171,7 @@ class Adaptation:
             sent_at: When it was sent.
             seconds: Duration of the pause; None: it doubles with each pause in a row.
             rule: How long pauses are.
-            from_server: Whether the server sent the duration.
+            reason: "retry-after" if the server sent the duration.
 
         Returns:
             Whether the limiter is paused because of this request.
@@ -163,7 +179,7 @@ class Adaptation:
         feedback = self.feedback = self.feedback or Feedback()
         if feedback.evidence is None and self.limits.learns_rate:
             feedback.evidence = Evidence(slots=LearnedSlots(self.limits.slots or math.inf))
-        reason: events.Reason = "retry-after" if from_server else "throttled"
+        from_server = reason == "retry-after"
         # Fewer requests at once are the answer where an adaptive number of slots is the only limit.
         only_slots = (
             feedback.slots is not None

@@ -59,6 +59,7 @@ from aiothrottle._core.wait_queue import (
     fail,
     is_granted,
 )
+from aiothrottle._statuses import FORBIDDEN
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.amounts import Resource, as_costs, least, positive, resources_of
@@ -1177,32 +1178,47 @@ class Engine:
             sent_at += above.bucket.clock() - self.bucket.clock()  # it may have another clock
             above.report_success(waiter and waiter.above, cost, sent_at, held, own=False)
 
-    def report_failure(self, waiter: Waiter | None, age: float, *, answered: bool) -> None:
+    def report_failure(
+        self, waiter: Waiter | None, age: float, status: int | None, *, held: bool
+    ) -> bool:
         """Record a request that failed `age` seconds after its start, here and above.
 
         Args:
             waiter: The request; None: it started on credit.
             age: Seconds since it was sent.
-            answered: Whether there was a response, by which the server did not throttle.
+            status: That of its response, which did not say that the server throttled; None: there
+                was no response.
+            held: Whether its permit is held.
+
+        Returns:
+            Whether the server seems to throttle without saying so: the engine is paused.
         """
+        in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
+        successes = self.bucket.granted - in_flight
+        seconds = self.adaptation.silent_pause(age, successes)
+        if seconds is not None:
+            at = self.bucket.clock() - age
+            self.report_throttled(at, seconds, PauseRule(), "failures", held=held)
+            return True
         if self.pause.is_trial(waiter):
-            if answered:
+            if status is not None:
                 self.end_trial()
             elif self.pause.pass_on(waiter):
                 self.wake()
-        if self.adaptation.failed(age):
+        if status != FORBIDDEN and self.adaptation.failed(age):
             self.reconsider()
         if self.above is not None:
-            self.above.report_failure(waiter and waiter.above, age, answered=answered)
+            self.above.report_failure(waiter and waiter.above, age, status, held=held)
+        return False
 
     def report_throttled(
         self,
         sent_at: float,
         seconds: float | None,
         rule: PauseRule,
+        reason: events.Reason,
         *,
         held: bool,
-        from_server: bool,
         everywhere: bool = False,
     ) -> bool:
         """Pause after a throttled request. The engines above learn from it.
@@ -1211,8 +1227,8 @@ class Engine:
             sent_at: When it was sent.
             seconds: Duration of the pause; None: it doubles with each pause in a row.
             rule: How long pauses are.
+            reason: "retry-after" if the server sent the duration.
             held: Whether its permit is held.
-            from_server: Whether the server sent the duration.
             everywhere: Whether the engines above pause too.
 
         Returns:
@@ -1220,9 +1236,11 @@ class Engine:
         """
         self.observers.throttled += 1
         if self.observers.listeners:
-            self.observers.emit(events.Throttled(self.key, seconds if from_server else None))
+            self.observers.emit(
+                events.Throttled(self.key, seconds if reason == "retry-after" else None)
+            )
         age = self.bucket.clock() - sent_at
-        paused = self.adaptation.pause_after(sent_at, seconds, rule, from_server=from_server)
+        paused = self.adaptation.pause_after(sent_at, seconds, rule, reason)
         pause = self.pause.left(self.bucket.clock())
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
         if self.adaptation.throttled(age, pause, in_flight, own=True) or paused:
@@ -1230,9 +1248,7 @@ class Engine:
         above = self.above
         while above is not None:
             at = above.bucket.clock() - age  # it may have another clock
-            changed = everywhere and above.adaptation.pause_after(
-                at, seconds, rule, from_server=from_server
-            )
+            changed = everywhere and above.adaptation.pause_after(at, seconds, rule, reason)
             if above.adaptation.throttled(age, pause, in_flight, own=False) or changed:
                 above.reconsider()
             above = above.above

@@ -14,6 +14,7 @@ from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
 from aiothrottle.adaptive.learned_rate import Evidence
 from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
+from aiothrottle.adaptive.silent_limit import SilentLimit
 
 if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
@@ -167,7 +168,7 @@ class GuardControl:
 class Feedback:
     """The controllers of one limiter, and its count of 429s in a row."""
 
-    __slots__ = ("evidence", "guard", "rate", "reported_at", "slots", "streak")
+    __slots__ = ("evidence", "guard", "rate", "reported_at", "silent", "slots", "streak")
 
     def __init__(
         self,
@@ -180,6 +181,8 @@ class Feedback:
         self.guard: GuardControl | None = guard
         #: Where no rate was given: what the server admits since it throttled.
         self.evidence: Evidence | None = None
+        #: The failures, while there were some not long ago.
+        self.silent: SilentLimit | None = None
         #: The number of 429s in a row, without a success.
         self.streak: int = 0
         #: The instant of the last report.
@@ -187,8 +190,9 @@ class Feedback:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has a controller, evidence or a streak."""
-        return bool(self.rate or self.slots or self.guard or self.evidence or self.streak)
+        """Whether it has a controller, evidence, failures or a streak."""
+        learned = self.evidence or self.silent
+        return bool(self.rate or self.slots or self.guard or learned or self.streak)
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether all learned values are out of date.
@@ -199,6 +203,7 @@ class Feedback:
         learned = (
             self.rate
             or self.evidence
+            or self.silent
             or self.slots
             or self.streak
             or (self.guard is not None and self.guard.burst.was_throttled)
@@ -211,6 +216,7 @@ class Feedback:
             self.evidence = Evidence(slots=LearnedSlots(self.evidence.slots.most))
         if self.rate is not None:
             self.rate = RateControl(self.rate.adaptive)
+        self.silent = None
         if self.slots is not None:
             self.slots.state = self.slots.adaptive.start()
         if self.guard is not None:
@@ -244,6 +250,10 @@ class Feedback:
         self.reported_at = now
         if self.streak and sent_at > paused_at:
             self.streak = 0
+        if self.silent is not None:
+            self.silent.succeeded(sent_at)
+            if self.silent.is_over(now):
+                self.silent = None
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate

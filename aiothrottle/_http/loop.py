@@ -32,7 +32,8 @@ A response is handled by the first line that applies:
 
 - 101, or one that neither the server nor the `Retry` has a rule for: reported, and returned.
 - `should_retry` returned True, or returned None and the server throttled: reported as throttled,
-  and retried with any method.
+  and retried with any method. So is a 403 without a report of limits in a run of failures that the
+  limiter takes for a limit.
 - Its status is in `Retry.statuses`, and `should_retry` did not return False: reported, and retried
   if the method can be repeated.
 - Any other: reported, and returned.
@@ -56,6 +57,7 @@ from aiothrottle._http.origins import Origins
 from aiothrottle._http.terms import Admission, Target, Terms
 from aiothrottle._statuses import (
     AMBIGUOUS,
+    FORBIDDEN,
     LEAST_ERROR,
     LEAST_FAILURE,
     SERVICE_UNAVAILABLE,
@@ -379,7 +381,7 @@ class RetryLoop(Generic[_Request, _Response]):
             limits, _ = self._origins.read(host, status, headers)
             if permit is not None:
                 permit._hold_trial()
-            return self._outcome(host, status, limits, error=error)
+            return self._outcome(host, status, limits, permit, error=error)
         if failure.unanswered:
             self._ended(server, None)
             if permit is not None:
@@ -437,7 +439,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if permit is not None and status < LEAST_FAILURE:
             permit._report_answer()
         elif permit is not None:
-            permit._report_failure(answered=True)
+            permit._report_failure(status)
         return None
 
     def _apply(self, permit: Permit | None, limits: ServerLimits) -> None:
@@ -462,7 +464,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
-                    return self._outcome(host, status, limits, error=error)
+                    return self._outcome(host, status, limits, permit, error=error)
                 if body is not None:
                     limits, _ = self._origins.read(host, status, headers, body)
                     self._apply(permit, limits)
@@ -476,13 +478,14 @@ class RetryLoop(Generic[_Request, _Response]):
                 permit._pass_on()
             await adapter.close(response)
             raise
-        return self._outcome(host, status, limits, response, verdict=verdict)
+        return self._outcome(host, status, limits, permit, response, verdict=verdict)
 
     def _outcome(
         self,
         host: str,
         status: int,
         limits: ServerLimits,
+        permit: Permit | None,
         response: _Response | None = None,
         *,
         error: Exception | None = None,
@@ -494,6 +497,10 @@ class RetryLoop(Generic[_Request, _Response]):
             throttled = self._retry.is_throttled(status, reported=limits.throttled)
             if status == SERVICE_UNAVAILABLE and not throttled:
                 throttled = self._origins.throttles_by_503(host)
+            # One with a report of limits would say that it is throttled.
+            is_bare = limits.remaining is None and limits.limit is None and not limits.policies
+            if status == FORBIDDEN and is_bare and not throttled and permit is not None:
+                throttled = permit._report_failure(status)
         return Outcome(
             response, error, status, limits.wait, verdict, throttled, limits.is_global, host
         )
@@ -575,7 +582,7 @@ class RetryLoop(Generic[_Request, _Response]):
             )
         if status is not None:
             if outcome.response is None or status >= LEAST_FAILURE:
-                permit._report_failure(answered=True)
-            else:
+                permit._report_failure(status)
+            elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
                 permit._report_answer()
         return False

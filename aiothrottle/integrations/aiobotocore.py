@@ -204,6 +204,6 @@ def _report(permit: Permit, response: Mapping[str, Any], parsed: Mapping[str, An
     if limits.throttled or parsed.get("Error", {}).get("Code") in _THROTTLED:
         permit.report_throttled(limits.retry_after)
     elif status >= LEAST_FAILURE:
-        permit._report_failure(answered=True)
+        permit._report_failure(status)
     else:
         permit.report_success()

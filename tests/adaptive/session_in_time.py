@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import httpx
 
@@ -12,7 +13,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.support.server_limits import Admits
 from tests.support.virtually import now
 
-__all__ = ["Record", "run"]
+__all__ = ["Record", "Refusal", "run"]
 
 
 @dataclass
@@ -21,6 +22,9 @@ class Record:
 
     admitted: list[float] = field(default_factory=list[float])
     throttled: list[float] = field(default_factory=list[float])
+    #: How many requests of the workers have ended, and how many of them in vain.
+    ended: int = 0
+    lost: int = 0
 
     def part_throttled(self, begin: float, end: float) -> float:
         """Return the part of the requests of that time that was throttled."""
@@ -32,11 +36,25 @@ class Record:
         return sum(begin <= at < end for at in self.admitted) / ((end - begin) * rate)
 
 
+class Refusal(NamedTuple):
+    """What a server does with a request that it does not admit, and after how many seconds."""
+
+    #: None: it answers never, and the client waits for so many seconds.
+    status: int | None = 429
+    after: float = 0.0
+
+
+THROTTLED = Refusal()
+
+
 class _Network(httpx.AsyncBaseTransport):
     """Delays requests and responses by 1 to 5 ms each."""
 
-    def __init__(self, admits: Admits, seed: int, retry_after: int | None) -> None:
+    def __init__(
+        self, admits: Admits, seed: int, retry_after: int | None, refusal: Refusal
+    ) -> None:
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        self.refusal = refusal
         self.began_at = now()
         self.admits = admits
         self.random = random.Random(seed)
@@ -47,10 +65,14 @@ class _Network(httpx.AsyncBaseTransport):
         admitted = self.admits(now())
         times = self.record.admitted if admitted else self.record.throttled
         times.append(now() - self.began_at)
+        if not admitted:
+            await asyncio.sleep(self.refusal.after)
+            if self.refusal.status is None:
+                raise httpx.ReadTimeout("no answer", request=request)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         if admitted:
             return httpx.Response(200, request=request)
-        return httpx.Response(429, headers=self.headers, request=request)
+        return httpx.Response(self.refusal.status or 0, headers=self.headers, request=request)
 
 
 def run(
@@ -62,26 +84,33 @@ def run(
     limiter: RateLimiter | None = None,
     every: float = 0.0,
     retry_after: int | None = None,
+    refusal: Refusal = THROTTLED,
 ) -> Record:
     """Let workers of a session send requests for so many seconds; return what the server saw.
 
     `every` is the time from one request of a worker to its next, if it gets the response in time;
-    `retry_after` is that of a 429; the seed is that of the network's delays.
+    `retry_after` is that of a 429, and `refusal` what comes instead of one; the seed is that of the
+    network's delays.
     """
     limits = limiter or RateLimiter("20/s", concurrency_limit=8)
 
-    async def work(client: httpx.AsyncClient) -> None:
+    async def work(client: httpx.AsyncClient, record: Record) -> None:
         next_at = now()
         while True:
-            await client.get("http://server/")
+            try:
+                status = (await client.get("http://server/")).status_code
+            except httpx.ReadTimeout:
+                status = None
+            record.ended += 1
+            record.lost += status != 200
             next_at = max(next_at + every, now())
             await asyncio.sleep(next_at - now())
 
     async def main() -> Record:
-        network = _Network(admits, seed, retry_after)
+        network = _Network(admits, seed, retry_after, refusal)
         transport = ThrottledTransport(limits, transport=network)
         async with httpx.AsyncClient(transport=transport) as client:
-            tasks = [asyncio.create_task(work(client)) for _ in range(workers)]
+            tasks = [asyncio.create_task(work(client, network.record)) for _ in range(workers)]
             await asyncio.sleep(seconds)
             for task in tasks:
                 task.cancel()

@@ -122,7 +122,7 @@ async def suspected(
         ([*[403, *[200] * 4] * 4, 200, 200], []),
         ([403, *[200] * 5] * 10, []),
         # Counting begins with the first one.
-        ([*[200] * 30, *[403] * 20], [({403}, 1.0)]),
+        ([*[200] * 10, *[403] * 20], [({403}, 1.0)]),
         # Other statuses have no second meaning.
         *(([status] * 50, []) for status in (200, 400, 404, 500, 502)),
     ],

@@ -1,0 +1,173 @@
+"""A server that limits without a 429: told from one that is merely broken, and kept to."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from aiothrottle import RateLimiter
+from aiothrottle.adaptive.silent_limit import SilentLimit
+from tests.adaptive.session_in_time import Record, Refusal, run
+from tests.support.server_limits import Admits
+
+# ---- servers -------------------------------------------------------------------------------------
+
+
+def window(limit: int) -> Admits:
+    """Admit so many requests in each second."""
+    counts = Counter[int]()
+
+    def admits(now: float) -> bool:
+        counts[int(now)] += 1
+        return counts[int(now)] <= limit
+
+    return admits
+
+
+def rolling(limit: int, period: float = 1.0) -> Admits:
+    """Count all requests, those before the present window in part, as HAProxy does."""
+    counts = Counter[int]()
+
+    def admits(now: float) -> bool:
+        number, passed = divmod(now / period, 1.0)
+        counts[int(number)] += 1
+        return counts[int(number)] + counts[int(number) - 1] * (1.0 - passed) <= limit
+
+    return admits
+
+
+def blocking(limit: int, seconds: float) -> Admits:
+    """Block everything for so many seconds after a request too many, anew with each request."""
+    admits_here, until = window(limit), 0.0
+
+    def admits(now: float) -> bool:
+        nonlocal until
+        admitted = now >= until and admits_here(now)
+        if not admitted:
+            until = now + seconds
+        return admitted
+
+    return admits
+
+
+def broken(part: float, seed: int = 0) -> Admits:
+    """Fail at random, whatever the rate."""
+    chance = random.Random(seed)
+    return lambda _: chance.random() >= part
+
+
+FORBIDDEN, DROPPED, TARPIT = Refusal(403), Refusal(None, after=2.0), Refusal(500, after=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "refusal", "lost", "used"),
+    [
+        (lambda: window(20), FORBIDDEN, 0.03, 0.85),
+        (lambda: blocking(20, 1.0), FORBIDDEN, 0.03, 0.85),
+        (lambda: rolling(200, 10.0), DROPPED, 0.01, 0.65),
+        (lambda: rolling(20), DROPPED, 0.01, 0.6),
+        (lambda: rolling(20), TARPIT, 0.05, 0.7),
+    ],
+)
+def test_silent_limit_is_kept_to_without_a_rate(
+    make: Callable[[], Admits], refusal: Refusal, lost: float, used: float
+) -> None:
+    for seed in range(2):
+        limiter = RateLimiter(concurrency_limit=8)
+        record = run(make(), 60.0, seed=seed, limiter=limiter, refusal=refusal)
+        assert record.lost <= lost * record.ended
+        assert record.used(0.0, 60.0, 20.0) >= used
+        assert limiter.statistics().throttled > 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "part"),
+    [
+        (FORBIDDEN, 0.1),
+        (FORBIDDEN, 0.6),
+        (TARPIT, 0.02),
+        (Refusal(500), 0.3),
+        (DROPPED, 0.05),
+    ],
+)
+def test_broken_server_slows_nobody_down(refusal: Refusal, part: float) -> None:
+    def send(*, learns: bool) -> Record:
+        limiter = RateLimiter(concurrency_limit=2, learn_rate=learns)
+        record = run(broken(part), 20.0, workers=4, limiter=limiter, refusal=refusal)
+        assert limiter.statistics().throttled == 0
+        return record
+
+    # It begins with one slot, and opens the other with the first answer.
+    assert len(send(learns=True).admitted) >= 0.97 * len(send(learns=False).admitted)
+
+
+def test_requests_flow_again_soon_after_an_outage() -> None:
+    for refusal in (Refusal(500), FORBIDDEN, DROPPED):
+        limiter = RateLimiter("50/s", concurrency_limit=8)
+        record = run(lambda now: not 5.0 <= now < 15.0, 60.0, limiter=limiter, refusal=refusal)
+        assert min(at for at in record.admitted if at > 15.0) < 22.0
+        assert record.used(22.0, 60.0, 50.0) >= 0.9
+
+
+# ---- its events ----------------------------------------------------------------------------------
+
+
+def fail(limit: SilentLimit, number: int, now: float = 10.0) -> list[float | None]:
+    return [limit.failed(now + 0.01 * i, now - 0.1) for i in range(number)]
+
+
+def test_run_after_many_successes_is_an_event() -> None:
+    assert fail(SilentLimit(16), 9) == [*[None] * 7, 1.0, 1.0]
+    assert fail(SilentLimit(15), 50) == [None] * 50
+    limit = SilentLimit(15)
+    limit.succeeded(9.0)
+    assert fail(limit, 8)[-1] == 1.0
+
+
+def test_success_ends_a_run_by_the_order_of_sending() -> None:
+    limit = SilentLimit(100)
+    fail(limit, 7)  # sent at 9.9
+    limit.succeeded(9.8)
+    assert limit.failed(10.1, 9.95) == 1.0
+    limit = SilentLimit(100)
+    fail(limit, 7)
+    limit.succeeded(9.94)
+    assert limit.failed(10.1, 9.95) is None
+    assert limit.needed == 9, "each run that was interrupted makes the next one longer"
+    limit = SilentLimit(100)
+    fail(limit, 7)
+    limit.succeeded(10.05)  # whose answer is faster than this failure
+    assert limit.failed(12.0, 9.95) == 1.0
+
+
+def test_pauses_double_until_one_request_succeeds() -> None:
+    limit = SilentLimit(100)
+    fail(limit, 8)
+    pauses = [limit.failed(now, now - 0.01) for now in (11.2, 13.4)]
+    assert pauses == [2.0, 4.0]
+    limit.succeeded(13.3)  # sent before the pause
+    assert limit.failed(17.6, 17.5) == 8.0
+    limit.succeeded(25.7)
+    assert limit.needed == 2
+    fail(limit, 1, now=26.0)
+    assert limit.failed(26.1, 26.0) == 8.0, "as long as the pause that was enough"
+    limit.succeeded(34.3)
+    assert limit.needed == 1, "two within a minute"
+    assert limit.failed(35.0, 34.9) == 8.0
+
+
+def test_outage_is_left_alone_after_a_minute() -> None:
+    limit = SilentLimit(100)
+    fail(limit, 8)
+    assert limit.failed(69.9, 69.0) == 2.0
+    assert limit.failed(71.0, 70.5) is None
+    assert limit.needed == 80
+    assert limit.failed(71.1, 70.6) is None
+
+
+def test_failures_are_forgotten() -> None:
+    limit = SilentLimit(100)
+    fail(limit, 1)
+    assert not limit.is_over(309.9)
+    assert limit.is_over(310.1)
