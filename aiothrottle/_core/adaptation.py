@@ -147,7 +147,15 @@ class Adaptation:
         now = self.bucket.now()
         used = self.bucket.used(now)
         return self.apply(
-            self.feedback.throttled(now, now - age, pause, used=used, in_flight=in_flight, own=own)
+            self.feedback.throttled(
+                now,
+                now - age,
+                pause,
+                used=used,
+                in_flight=in_flight,
+                own=own,
+                sent=self.bucket.granted,
+            )
         )
 
     def pause_for(self, seconds: float, reason: events.Reason) -> None:

@@ -145,11 +145,13 @@ class GuardControl:
         return self._changes(before)
 
     def throttled(
-        self, now: float, sent_at: float, used: float, pause: float
+        self, now: float, sent_at: float, used: float, pause: float, sent: int
     ) -> tuple[Change, ...]:
         """Record a throttled request, while so many tokens count under the limit."""
         before = self.burst.size
-        return self._changes(before) if self.burst.throttled(now, sent_at, used, pause) else ()
+        return (
+            self._changes(before) if self.burst.throttled(now, sent_at, used, pause, sent) else ()
+        )
 
     def follow(self) -> tuple[Change, ...]:
         """Adopt the measured guard."""
@@ -162,7 +164,9 @@ class GuardControl:
         return self.follow() + (() if size == before else (Change("burst", size, before),))
 
     def _space(self) -> None:
-        self.measured.space(self._intervals if self.burst.is_even else 1.0, self.burst.steps)
+        burst = self.burst
+        intervals = self._intervals if burst.is_even else 1.0
+        self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
 
 
 class Feedback:
@@ -283,7 +287,15 @@ class Feedback:
         return changes
 
     def throttled(
-        self, now: float, sent_at: float, pause: float, *, used: float, in_flight: int, own: bool
+        self,
+        now: float,
+        sent_at: float,
+        pause: float,
+        *,
+        used: float,
+        in_flight: int,
+        own: bool,
+        sent: int,
     ) -> tuple[Change, ...]:
         """Record a 429, after which the limiter pauses for `pause` seconds.
 
@@ -294,6 +306,7 @@ class Feedback:
             used: Tokens that count under the limit.
             in_flight: Requests in flight, including this one.
             own: Whether the request is of this limiter, not of a limiter below.
+            sent: The requests that were sent so far.
 
         Returns:
             The changes to apply.
@@ -321,7 +334,7 @@ class Feedback:
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += self._slots_change(before)
         if self.guard is not None and (own or self.guard.of_children):
-            changes += self.guard.throttled(now, sent_at, used, pause)
+            changes += self.guard.throttled(now, sent_at, used, pause, sent)
         return changes
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:

@@ -5,7 +5,8 @@ back to back. A request that is throttled although the limit was kept means that
 a smaller burst than the limit (a small bucket) or none at all (even spacing, a sliding counter). At
 each such event the burst is halved, down to one token: requests are then evenly spaced. If even
 that is throttled, the spacing is too short for the jitter of the network, and is widened by steps.
-After a long pause there is no time for halves: the burst is one token at once.
+After a long pause there is no time for halves: the burst is one token at once. If none of this
+makes throttled requests rarer, they come by chance, and the burst returns.
 
 Invariant: the burst never exceeds that of the limit; it shrinks only at throttled requests, and
 grows only after a while without any: as often as it was in use, and one step without that.
@@ -14,6 +15,7 @@ grows only after a while without any: as often as it was in use, and one step wi
 import math
 from dataclasses import dataclass, field
 
+from aiothrottle.adaptive.chance import Chance
 from aiothrottle.adaptive.concurrency import Extremes
 
 # Responses of which the spread is taken.
@@ -24,6 +26,8 @@ _FEW = 3.0
 # some responses. So the guard costs at most a tenth of the limit; where that is not enough, so many
 # times as much for each step by which it is widened: a seventh, then a fifth.
 _LONGEST, _LONGEST_SECONDS, _WIDER = 1 / 9, 1.0, 1.5
+# The same as long as nothing was throttled: most servers answer unevenly, and need no guard for it.
+_LONGEST_AT_FIRST = 1 / 25
 # The same where requests are evenly spaced: there each late timer costs a part of the limit too.
 _LONGEST_EVEN = 1 / 14
 # A guard that is so much too long is not worth a change; nor is one that is a microsecond too
@@ -42,7 +46,7 @@ class SelfTuningGuard:
 
     The round trip is all that a client sees, and it includes the time that the server took to
     answer. So what is beyond a second, or a ninth of the period, is ignored, until the guard is
-    widened.
+    widened; and until something was throttled, what is beyond a twenty-fifth.
 
     Args:
         period: Seconds, the shortest of the periods that it guards. The guard is never longer than
@@ -95,7 +99,7 @@ class SelfTuningGuard:
             times.add(round_trip)
         return self._follow()
 
-    def space(self, intervals: float, steps: int) -> bool:
+    def space(self, intervals: float, steps: int, *, was_throttled: bool = True) -> bool:
         """Guard so many intervals of each period, and widen the guard; return whether it changed.
 
         Args:
@@ -103,8 +107,11 @@ class SelfTuningGuard:
                 spaced: then the spread shortens each of the intervals.
             steps: 0, or 1 or 2 where a shorter guard was not enough: then it is at least as long as
                 the longest of one step less.
+            was_throttled: Whether a request was throttled although the limit was kept.
         """
-        part = _LONGEST if intervals == 1.0 else _LONGEST_EVEN
+        part = _LONGEST_EVEN
+        if intervals == 1.0:
+            part = _LONGEST if was_throttled else _LONGEST_AT_FIRST
         longest = min(part * self.period, _LONGEST_SECONDS * intervals)
         self._intervals = intervals
         self._least = longest * _WIDER ** (steps - 1) if steps else 0.0
@@ -184,6 +191,8 @@ class LearnedBurst:
     _grew: bool = False
     # Whether it has grown without use: more than that would be tried at once by the next burst.
     _is_unproved: bool = False
+    # Whether throttled requests depend on it.
+    _chance: Chance = field(default_factory=Chance)
     # Whether it began small, and neither has reached the burst of the limit nor was throttled.
     _opens: bool = False
 
@@ -238,6 +247,7 @@ class LearnedBurst:
         other = LearnedBurst(most, interval, size, self.steps, self.wait)
         other._cut_at = self._cut_at
         other._grew, other._is_unproved = self._grew, self._is_unproved
+        other._chance = self._chance
         other._opens = self._opens and other.is_bounded
         return other
 
@@ -285,7 +295,12 @@ class LearnedBurst:
         return True
 
     def throttled(
-        self, now: float, sent_at: float, used: float = math.inf, pause: float = 0.0
+        self,
+        now: float,
+        sent_at: float,
+        used: float = math.inf,
+        pause: float = 0.0,
+        sent: int = 0,
     ) -> bool:
         """Record a throttled request.
 
@@ -294,9 +309,10 @@ class LearnedBurst:
             sent_at: When it was sent.
             used: Tokens that count under the limit, with those of this request.
             pause: Seconds in which nothing will be sent.
+            sent: The requests that were sent so far.
 
         Returns:
-            Whether the burst shrank, or the spacing grew.
+            Whether the burst or the spacing changed.
         """
         if sent_at <= self._cut_at:
             return False
@@ -306,9 +322,13 @@ class LearnedBurst:
                 return False  # a single request is no burst
             self.size = min(self.size, used)
         self._cut_at = now
+        before = self.size, self.steps
+        if self._chance.throttled(sent, self.size):
+            self.size, self.steps = max(self.size, min(self._chance.burst, self.most)), 0
+            self._changed(now)
+            return before != (self.size, self.steps)
         self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
         self._grew = self._is_unproved = self._opens = False
-        before = self.size, self.steps
         if can_shrink:
             is_long = pause > _LONG_PAUSE * self.most * self.interval
             self.size = 1.0 if is_long else max(1.0, self.size // 2.0)

@@ -1,4 +1,4 @@
-"""A server that limits without a 429: told from one that is merely broken, and kept to."""
+"""A server that limits without a 429: unlike one that is merely broken, and kept to."""
 
 import random
 from collections import Counter

@@ -1,0 +1,81 @@
+"""429s by chance, and answers of uneven length: neither makes a limiter slow."""
+
+import random
+from itertools import accumulate
+
+import pytest
+
+from aiothrottle import RateLimiter
+from aiothrottle.adaptive.chance import Chance
+from aiothrottle.adaptive.guard import LearnedBurst
+from tests.adaptive.session_in_time import Refusal, run
+from tests.support.server_limits import Admits, nginx, sliding_counter
+
+
+def at_random(part: float, seed: int) -> Admits:
+    chance = random.Random(seed)
+    return lambda _: chance.random() >= part
+
+
+@pytest.mark.parametrize(("rate", "used"), [(5, 0.9), (10, 0.89)])
+def test_429s_by_chance_cost_little_more_than_their_pauses(rate: int, used: float) -> None:
+    found = list[float]()
+    for seed in range(4):
+        limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
+        record = run(at_random(0.02, seed), 240.0, seed=seed, limiter=limiter, retry_after=1)
+        found.append(record.used(60.0, 240.0, rate))
+    assert sum(found) / len(found) >= used
+
+
+@pytest.mark.parametrize("server", [nginx(20, 0), nginx(20, 5), sliding_counter(20)])
+def test_limit_is_not_taken_for_chance(server: Admits) -> None:
+    record = run(server, 120.0)
+    assert record.part_throttled(10.0, 120.0) <= 0.005
+    assert record.used(10.0, 120.0, 20.0) >= 0.85
+
+
+def test_answers_of_uneven_length_cost_little() -> None:
+    def admits(_: float) -> bool:
+        return chance.random() < 0.5
+
+    chance = random.Random(1)
+    # Half of the answers take half a second: 200, as what is admitted here.
+    record = run(admits, 60.0, limiter=RateLimiter("10/s"), refusal=Refusal(200, after=0.5))
+    assert (len(record.admitted) + len(record.throttled)) / 600.0 >= 0.955
+
+
+# ---- its events ----------------------------------------------------------------------------------
+
+
+def events(gaps: list[int], chance: Chance, burst: float = 20.0, since: int = 0) -> list[bool]:
+    sent = list(accumulate(gaps, initial=since))[1:]
+    return [chance.throttled(it, burst) for it in sent]
+
+
+def test_cuts_without_effect_show_chance() -> None:
+    assert events([300, 40, 60, 30, 70], Chance()) == [False] * 4 + [True]
+    assert not any(events([300, 5, 9, 9, 40], Chance())), "a burst that is too large"
+    assert not any(events([300, 20, 25, 60, 90], Chance())), "each cut helps"
+    assert not any(events([300, 250, 250, 300, 280], Chance())), "too rare to care"
+
+
+def test_chance_is_given_up_if_the_burst_was_the_reason_after_all() -> None:
+    chance = Chance()
+    events([300, 40, 60, 30, 70], chance)
+    assert events([100, 40, 45, 60, 20], chance, since=500) == [True] * 5
+    chance = Chance()
+    events([300, 40, 60, 30, 70], chance)
+    assert events([15, 10, 12], chance, since=500) == [True, True, False]
+    assert not any(events([40] * 8, chance, since=537)), "twice as many events are needed"
+    assert events([40] * 2, chance, since=857) == [False, True]
+
+
+def test_burst_returns_with_the_limit_that_it_had() -> None:
+    burst = LearnedBurst(most=20.0, interval=0.05)
+    sizes = list[float]()
+    for number in range(1, 7):
+        burst.throttled(now=5.0 * number, sent_at=5.0 * number - 0.1, sent=50 * number)
+        sizes.append(burst.size)
+    assert sizes == [10.0, 5.0, 2.0, 1.0, 20.0, 20.0]
+    assert burst.steps == 0
+    assert burst.with_limit(10.0, 0.1).size == 10.0
