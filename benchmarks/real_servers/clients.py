@@ -1,6 +1,6 @@
 """The clients of the table: what a user writes between the parentheses of a `ThrottledSession`.
 
-They are texts, so that the page shows what ran, and nothing else.
+They are texts, so that the page shows what ran, and nothing else. Two are the limiters of peers.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from aiothrottle import (
     RateLimiter,
 )
 from aiothrottle.aiohttp import Retry, ThrottledSession
+from real_servers.peers import PEERS, Peer
 from real_servers.server import KNOWN, SLOTS, Server
 
 __all__ = ["CLIENTS", "Client", "clients_of", "session_of"]
@@ -61,6 +62,8 @@ CLIENTS = [
         'RateLimiter("server", concurrency_limit=8)',
         lambda server: server.reports,
     ),
+    Client("aiolimiter", "aiolimiter", "AsyncLimiter(20, 1)", _limits_rate),
+    Client("pyrate", "pyrate-limiter", "Limiter(Rate(20, Duration.SECOND))", _limits_rate),
     Client("slots", "known limit", SLOTS, _limits_slots),
     Client(
         "adaptive-slots",
@@ -79,8 +82,10 @@ def clients_of(server: Server) -> list[Client]:
     return clients
 
 
-def session_of(line: str) -> ThrottledSession:
-    """Return the session of a line."""
+def session_of(line: str) -> ThrottledSession | Peer:
+    """Return the session of a line, or the peer."""
+    if line in PEERS:
+        return Peer(PEERS[line])
     session = eval(f"ThrottledSession({line})", dict(_NAMES))  # noqa: S307 - ours
     assert isinstance(session, ThrottledSession)
     return session

@@ -12,6 +12,7 @@ import aiohttp
 
 from aiothrottle.aiohttp import ThrottledSession
 from real_servers.clients import session_of
+from real_servers.peers import Peer
 from real_servers.server import Answer, Server, watch
 
 __all__ = ["SETTLED", "Trial", "run_trial", "trial_of"]
@@ -73,7 +74,7 @@ def _throttled(answers: Sequence[Answer]) -> float:
 async def _send(line: str, url: str, seconds: float) -> int:
     failures = 0
 
-    async def work(session: ThrottledSession) -> None:
+    async def work(session: ThrottledSession | Peer) -> None:
         nonlocal failures
         while True:
             try:

@@ -42,7 +42,8 @@ async def test_every_line_of_your_server_makes_a_session() -> None:
     lines = {client.line for server in SERVERS for client in clients_of(server)}
     assert {server.line for server in SERVERS} <= lines
     for line in lines:
-        await session_of(line).close()
+        async with session_of(line):
+            pass
     page = (FOLDER.parent / "docs" / "servers" / "your-server.md").read_text(encoding="utf-8")
     words = "".join(page.split())  # the page may wrap a line
     assert [it.line for it in SERVERS if "".join(it.line.split()) not in words] == []
