@@ -1,7 +1,8 @@
 """The peers of the table: `aiohttp-retry` behind the limiter of another project, at the known rate.
 
 Each request waits once for the limiter, and its retries do not, as where a limiter stands around
-the call of a client that retries.
+the call of a client that retries. They are imported where they are used: the lines are also read
+where they are not installed.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,9 +11,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import ClientResponse, TCPConnector
-from aiohttp_retry import ExponentialRetry, RetryClient
-from aiolimiter import AsyncLimiter
-from pyrate_limiter import Duration, Limiter, Rate
 
 __all__ = ["PEERS", "Peer"]
 
@@ -24,10 +22,14 @@ Enter = Callable[[], Awaitable[Any]]
 
 
 def _aiolimiter() -> Enter:
+    from aiolimiter import AsyncLimiter
+
     return AsyncLimiter(_LIMIT, 1).acquire
 
 
 def _pyrate_limiter() -> Enter:
+    from pyrate_limiter import Duration, Limiter, Rate
+
     return Limiter(Rate(_LIMIT, Duration.SECOND)).try_acquire_async
 
 
@@ -38,6 +40,8 @@ class Peer:
         self._make = make
 
     async def __aenter__(self) -> Self:
+        from aiohttp_retry import ExponentialRetry, RetryClient
+
         self._enter = self._make()
         self._client = RetryClient(
             retry_options=ExponentialRetry(_ATTEMPTS, statuses=_STATUSES),
