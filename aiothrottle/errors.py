@@ -86,6 +86,8 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
     #: The name, or the key, of the limiter above (`parent`) that would not grant in time; None: it
     #: is this limiter.
     limited_by: Hashable
+    #: Why the request waits for the store and not for the limit; "" if it does not.
+    store_error: str
 
     def __init__(
         self,
@@ -93,14 +95,20 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
         *,
         timeout: float | None = None,
         limited_by: Hashable = None,
+        store_error: str = "",
         key: Hashable = None,
         name: str | None = None,
     ) -> None:
         limit = "" if timeout is None else f" of {duration(timeout)}"
-        reason = f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
+        reason = store_error
+        if not reason:
+            reason = (
+                f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
+            )
         by = "" if limited_by is None else f", limited by {limited_by!r:.200}"
         super().__init__(f"not granted within the timeout{limit}: {reason}{by}")
         self.retry_after, self.timeout, self.limited_by = retry_after, timeout, limited_by
+        self.store_error = store_error
         self.key = key
         self.name = name
 

@@ -261,7 +261,7 @@ class Engine:
     def store_up(self) -> bool | None:
         """Whether the store answered the last call; None: there is no store."""
         callers = self.callers
-        return all(caller.part.store_up for caller in callers) if callers else None
+        return not any(caller.part.outage.is_down for caller in callers) if callers else None
 
     @property
     def is_in_use(self) -> bool:
@@ -923,7 +923,13 @@ class Engine:
         """Return the error of a timeout, which names the limiter above if that is the cause."""
         by = self.limiting(waiter)
         title = None if by is self else by.observers.title
-        return ThrottleTimeout(wait, timeout=timeout, limited_by=title, **self.observers.label)
+        return ThrottleTimeout(
+            wait,
+            timeout=timeout,
+            limited_by=title,
+            store_error=next(filter(None, (it.trouble(wait) for it in self.callers)), ""),
+            **self.observers.label,
+        )
 
     def _too_high(self, cost: float) -> CostTooHigh | None:
         return too_high(cost, self.bucket.capacity, self.observers.label)
@@ -1329,7 +1335,7 @@ class Engine:
         """Forget the tokens that were spent, as `RateLimiter.reset` does."""
         self.bind()
         if self.shared is not None:
-            await self._named(self.shared.store.clear(self.shared.key))
+            await self._named(self.shared.store.clear())
             self.shared.forget()
         else:
             self.adaptation.reset()
@@ -1357,7 +1363,7 @@ class Engine:
         self.call_store()
         self.wake()
         if change is not None and self.observers.listeners:
-            down = [caller for caller in self.callers if not caller.part.store_up]
+            down = [caller for caller in self.callers if caller.part.outage.is_down]
             if len(down) == isinstance(change, events.StoreDown):
                 change.key = self.key
                 self.observers.emit(change)

@@ -17,12 +17,16 @@ from contextvars import Context
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakMethod, ref
 
+from aiothrottle.stores.health import Outage
+
 _Answer = TypeVar("_Answer")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 #: Seconds. A call at the very instant that a store named can be too early by a rounding.
 SHORTEST_BREAK = 0.001
+# Seconds after which a call that is not answered is a reason for a timeout.
+_LATE = 0.1
 # Seconds until a call is made after code has cancelled all tasks.
 _AFTER_CANCELLATION = 0.01
 
@@ -44,8 +48,8 @@ class Part(Protocol):
     """What an engine shares through a store: its tokens, or its slots."""
 
     @property
-    def store_up(self) -> bool:
-        """Whether the store answered the last call."""
+    def outage(self) -> Outage:
+        """Whether the store fails."""
         ...
 
     def is_idle(self, now: float) -> bool:
@@ -84,7 +88,17 @@ class Caller:
             one. It is held weakly.
     """
 
-    __slots__ = ("_calls", "_loop", "_name", "_now", "_serve", "_task", "_timer", "part")
+    __slots__ = (
+        "_called_at",
+        "_calls",
+        "_loop",
+        "_name",
+        "_now",
+        "_serve",
+        "_task",
+        "_timer",
+        "part",
+    )
 
     def __init__(
         self,
@@ -100,9 +114,21 @@ class Caller:
         self._serve = WeakMethod(serve)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        # When the call under way began; infinity: there is none.
+        self._called_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         # The calls of `ask`.
         self._calls: set[asyncio.Task[Any]] = set()
+
+    def trouble(self, wait: float) -> str:
+        """Return why a request waits for the store, and not for the limit; "" if it does not.
+
+        Args:
+            wait: Seconds that it waits for the limit, as far as is known.
+        """
+        loop = self._loop
+        is_late = not wait and loop is not None and loop.time() - self._called_at > _LATE
+        return self.part.outage.trouble(is_calling=is_late)
 
     def is_idle(self, now: float) -> bool:
         """Return whether no call is under way, and none may follow."""
@@ -144,6 +170,7 @@ class Caller:
         part = self.part
         while isinstance(order := part.order(self._now()), Order):
             call, fill, fail, stop = order
+            self._called_at = loop.time()
             try:
                 is_new = fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
@@ -155,6 +182,8 @@ class Caller:
             except asyncio.CancelledError:  # no other: a dead task is closed whenever it is found
                 stop()
                 raise
+            finally:
+                self._called_at = math.inf
             if is_new and serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one

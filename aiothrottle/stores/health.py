@@ -56,7 +56,8 @@ class Health:
     """
 
     def __init__(self, store: Store, node: str = "", counter: ProcessCounter | None = None) -> None:
-        self._name = f"{type(store).__name__} {node}".rstrip()
+        #: The name in messages: that of the kind of store, and of the server.
+        self.name: str = f"{type(store).__name__} {node}".rstrip()
         self.counter: ProcessCounter = counter or ProcessCounter()
         #: The number of the last outage, or of the present one.
         self.outage: int = 0
@@ -134,14 +135,14 @@ class Health:
             # The reason is in the words of a server: escaped and cut, it forges no line.
             _LOG.warning(
                 "%s fails, on_store_error=%r: %.500r; %s",
-                *(self._name, choice, reason, _meanwhile(choice, key)),
+                *(self.name, choice, reason, _meanwhile(choice, key)),
             )
 
     def end_outage(self) -> None:
         """Notify all followers that the server is back, and log it, unless that is logged."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
-            _LOG.info("%s is back after %s", self._name, duration(_now() - self._reported_at))
+            _LOG.info("%s is back after %s", self.name, duration(_now() - self._reported_at))
             self._reported_at = None
         followers = list(self.followers)
         self.followers.clear()
@@ -185,6 +186,7 @@ class Outage:
 
     Args:
         store: The store that may fail.
+        key: Of the limiter's record.
         choice: What serves then: `on_store_error`.
         report: Called with the event when the store fails or is back, and with None when it may
             have more to grant.
@@ -198,6 +200,7 @@ class Outage:
     def __init__(
         self,
         store: Store,
+        key: Key,
         choice: OnStoreError,
         *,
         report: Callable[[StoreDown | StoreUp | None], None],
@@ -205,6 +208,7 @@ class Outage:
         probe: Callable[[], bool | None] | None = None,
     ) -> None:
         self._store = store
+        self._key = key
         #: What serves while the store fails.
         self.choice: OnStoreError = choice
         #: Reports a change of what the store may grant.
@@ -220,54 +224,65 @@ class Outage:
         self.is_down: bool = False
         self._down_since = 0.0
 
-    def find(self, key: Key) -> None:
+    def find(self) -> None:
         """Find the health of the server that has the key now: keys may move."""
-        health = Health.of(self._store, key)
+        health = Health.of(self._store, self._key)
         if health is not self.health and not self.is_down:
             health.move_to(self._loop)
             self.health = health
 
-    def check_turn(self, key: Key) -> None:
+    def check_turn(self) -> None:
         """Raise without a call if the server has just failed, and not for the first time."""
         health = self.health
         if health.error is not None and health.failures > 1 and not health.take_turn():
-            raise self.error_for(key, health.error, "not asked again yet; ")
+            raise self.error_for(health.error, "not asked again yet; ")
 
-    def call_failed(self, now: float, key: Key, error: StoreUnavailable) -> None:
+    def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call."""
         self.health.call_failed(error)
-        self.health.begin_outage(self.choice, str(error), key)
+        self.health.begin_outage(self.choice, message_of(error), self._key)
         self.follow()  # perhaps again: the server had answered another limiter
-        self.begin(now)
+        self.begin()
 
-    def error_for(self, key: Key, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
-        """Return the error for requests with the key: what failed, and what becomes of them."""
-        ours = StoreUnavailable(f"{error}; {more}{_meanwhile(self.choice, key)}")
+    def error_for(self, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
+        """Return the error for the requests: what failed, and what becomes of them."""
+        ours = StoreUnavailable(f"{message_of(error)}; {more}{_meanwhile(self.choice, self._key)}")
         ours.__cause__ = error.__cause__
         return ours
 
-    def begin(self, now: float) -> None:
+    def trouble(self, *, is_calling: bool) -> str:
+        """Return why requests wait for the store, and not for the limit; "" if they do not.
+
+        Args:
+            is_calling: Whether they wait for the answer to a call.
+        """
+        error = self.health.error
+        if self.is_down and error is not None and self.choice != "open":
+            return str(self.error_for(error))
+        return f"{self.health.name} has not answered yet, key {self._key!r:.200}" * is_calling
+
+    def begin(self) -> None:
         """Go on without the store, as it fails for this limiter or for another one."""
         if not self.is_down:
-            self.is_down, self._down_since = True, now
+            self.is_down, self._down_since = True, _now()
             self.follow()
             assert self.health.error is not None
             self.report(StoreDown(None, self.health.error, self.health.outage))
 
-    def call_answered(self, now: float) -> None:
+    def call_answered(self) -> None:
         """Note an answer: the outage is over, for all limiters."""
         if self.is_down:
-            self.end(now)
+            self.end()
             self.health.end_outage()
         else:
             self.health.call_answered()
 
-    def end(self, now: float) -> None:
+    def end(self) -> None:
         """Go on with the store."""
         if self.is_down:
             self.is_down = False
-            # The clock may be that of another loop.
-            self.report(StoreUp(None, max(0.0, now - self._down_since)))
+            # The loop may be another one, with a time of its own.
+            self.report(StoreUp(None, max(0.0, _now() - self._down_since)))
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew if that is another loop, which may have a time of its own."""
@@ -283,6 +298,11 @@ class Outage:
     def unfollow(self) -> None:
         """Be notified no more."""
         self.health.followers.pop(self, None)
+
+
+def message_of(error: StoreUnavailable) -> str:
+    """Return the message without a key: that of the limiter follows."""
+    return " ".join(map(str, error.args))
 
 
 def _meanwhile(choice: str, key: Key | None) -> str:

@@ -10,6 +10,7 @@ try:
     from emcache import (
         Client,
         Item,
+        MemcachedHostAddress,
         NotFoundCommandError,
         NotStoredStorageCommandError,
     )
@@ -104,7 +105,11 @@ class MemcachedStore(SwapStore):
     def _trouble(self) -> str:
         """Return which nodes cannot be reached; the driver only logs the reason."""
         nodes = self._client.cluster_managment().connection_pool_metrics()
-        lost = ", ".join(str(node) for node, pool in nodes.items() if not pool.cur_connections)
+        lost = ", ".join(
+            f"{node.address}:{node.port}" if isinstance(node, MemcachedHostAddress) else node.path
+            for node, pool in nodes.items()
+            if not pool.cur_connections
+        )
         return lost and f"no connection to {lost}; the logger 'emcache' has the reason"
 
     def _name(self, key: Key) -> bytes:

@@ -20,11 +20,11 @@ from typing import Any, Self
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait, memory_of
-from aiothrottle.amounts import nothing, total
+from aiothrottle.amounts import common, nothing, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
-from aiothrottle.stores.health import FIRST_PAUSE, Outage
+from aiothrottle.stores.health import FIRST_PAUSE, Outage, message_of
 from aiothrottle.stores.share import LocalShare, Spent, divisor_of
 from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
@@ -38,6 +38,7 @@ class FailoverStore:
 
     Args:
         store: The store that may fail.
+        key: Of the record.
         choice: What serves then: `on_store_error`.
         local_share: The share of this process, with "local"; None to count the processes.
         clock: Returns the time in seconds.
@@ -48,17 +49,19 @@ class FailoverStore:
     def __init__(
         self,
         store: Store,
+        key: Key,
         choice: OnStoreError,
         local_share: float | None,
         clock: Callable[[], float],
         changed: Callable[[StoreDown | StoreUp | None], None],
     ) -> None:
         self._guarded = store
+        #: Of the record.
+        self.key: Key = key
         self._clock = clock
         #: Whether the store fails, and what serves then.
         self.outage: Outage = Outage(
-            store,
-            choice,
+            *(store, key, choice),
             report=changed,
             server_returned=weakly(self._server_returned),
             probe=weakly(self._probe),
@@ -66,8 +69,8 @@ class FailoverStore:
         self._fallback = Fallback(self.outage, local_share)
         #: Whether requests wait that the fallback does not grant soon.
         self.waits: bool = False
-        # The key and the algorithm of the last call: those of the task.
-        self._last_used: tuple[Key, Algorithm[Any]] | None = None
+        # The algorithm of the last call: that of the task.
+        self._last_used: Algorithm[Any] | None = None
         # Tries the store, refunds in it, or counts the processes.
         self._task: asyncio.Task[None] | None = None
         # For the next refund.
@@ -90,7 +93,6 @@ class FailoverStore:
 
     async def execute(
         self,
-        key: Key,
         algorithm: Algorithm[Any],
         method: Method,
         costs: Sequence[float],
@@ -108,16 +110,16 @@ class FailoverStore:
         # What was granted here is given back here. After the return it is recorded in the store for
         # an instant that is not known: it stays spent there, as does in an outage what the store
         # has granted.
-        if not self._is_away(key, algorithm) and not isinstance(step.seconds, Here):
+        if not self._is_away(algorithm) and not isinstance(step.seconds, Here):
             try:
                 if share_counts and self._share_holds():
-                    return await self._ask_both(key, algorithm, step)
-                answer = await step.sent_to(self._guarded, key, algorithm)
+                    return await self._ask_both(algorithm, step)
+                answer = await step.sent_to(self._guarded, self.key, algorithm)
             except StoreUnavailable as error:
                 self._begin_outage(algorithm)
-                self.outage.call_failed(self._clock(), key, error)
+                self.outage.call_failed(error)
                 if self.outage.choice == "raise":
-                    ours = self.outage.error_for(key, error)
+                    ours = self.outage.error_for(error)
                     raise ours from ours.__cause__
             else:
                 if answer is None:
@@ -126,7 +128,7 @@ class FailoverStore:
                 return answer
         return self._fallback.apply(algorithm, self._clock(), step)
 
-    async def _ask_both(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+    async def _ask_both(self, algorithm: Algorithm[Any], step: Step) -> Answer:
         """Ask the share, and the store for what the share grants."""
         here = self._fallback.apply(algorithm, self._clock(), Step(step.method, step.costs))
         granted, taken = step.costs[: len(here.instants)], 0
@@ -135,7 +137,7 @@ class FailoverStore:
                 return here
             step = Step("reserve", granted)
         try:
-            answer = await step.sent_to(self._guarded, key, algorithm)
+            answer = await step.sent_to(self._guarded, self.key, algorithm)
             assert answer is not None
             taken = len(answer.instants)
         finally:
@@ -145,12 +147,13 @@ class FailoverStore:
         wait = max(answer.retry_after, here.retry_after)
         return dataclasses.replace(answer, retry_after=wait)
 
-    async def clear(self, key: Key) -> None:
-        """Forget the record of the key, in the store."""
+    async def clear(self) -> None:
+        """Forget the record, in the store."""
         try:
-            await self._guarded.clear(key)
+            await self._guarded.clear(self.key)
         except StoreUnavailable as error:
-            ours = StoreUnavailable(f"{error}; the record of {key!r:.200} may still be there")
+            more = f"the record of {self.key!r:.200} may still be there"
+            ours = StoreUnavailable(f"{message_of(error)}; {more}")
             raise ours from error.__cause__
 
     def _call_answered(self, answer: Answer, step: Step | None) -> None:
@@ -159,7 +162,7 @@ class FailoverStore:
         # A call from before the outage does not end it: the store has to get what was spent.
         ends = outage.choice == "raise" if outage.is_down else outage.health.failures > 0
         if ends:
-            outage.call_answered(self._clock())
+            outage.call_answered()
         if outage.choice == "local" and self.reserves_ahead:
             now, spent = self._clock(), 0.0
             if step is not None and step.method == "reserve":
@@ -170,19 +173,19 @@ class FailoverStore:
 
     # ---- away and back ---------------------------------------------------------------------------
 
-    def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
+    def _is_away(self, algorithm: Algorithm[Any]) -> bool:
         """Return whether the fallback has to answer; make sure that the store is tried again."""
         outage = self.outage
-        outage.find(key)
+        outage.find()
         if outage.choice == "raise":
             if outage.is_down:
-                outage.check_turn(key)
+                outage.check_turn()
             return False
-        is_first, self._last_used = self._last_used is None, (key, algorithm)
+        is_first, self._last_used = self._last_used is None, algorithm
         self._fallback.use(algorithm, self._clock())
         if is_first and outage.health.failures:  # other limiters have found that the store fails
             self._begin_outage(algorithm)
-            outage.begin(self._clock())
+            outage.begin()
         self._maintain()
         return outage.is_down
 
@@ -209,7 +212,7 @@ class FailoverStore:
         self.waits, self._fallback.spent = False, None
         if self.outage.choice == "local" and not self._fallback.reserves_ahead:
             self._share_until = now + _ALL_BACK
-        self.outage.end(now)
+        self.outage.end()
 
     def wait_for_return(self, cost: float) -> float:
         """Note that requests wait while the store fails; `changed` is called when it is back.
@@ -264,8 +267,8 @@ class FailoverStore:
 
     async def _try_store(self) -> None:
         """Call the store, and record there what was spent."""
-        assert self._last_used is not None
-        (key, algorithm), store, fallback = self._last_used, self._guarded, self._fallback
+        algorithm, store, key, fallback = self._last_used, self._guarded, self.key, self._fallback
+        assert algorithm is not None
         spent, this = fallback.spent, self._task
         assert spent is not None
         try:
@@ -279,10 +282,14 @@ class FailoverStore:
             if cost := spent.cap(most):
                 answer = await store.record(key, algorithm, cost)
                 self._recorded = spent, answer.now
-            else:  # changes nothing, but a server that is read-only rejects it
-                await store.refund(key, algorithm, 0.0, answer.now)
+            else:
+                # A server that is read-only, and one whose disk is full, answers all but a change.
+                token = common(1.0, algorithm.capacity)
+                answer = await store.reserve(key, algorithm, (token,))
+                token, instant = (token, *answer.instants) if answer.instants else (0.0, answer.now)
+                await store.refund(key, algorithm, token, instant)
         except StoreUnavailable as error:
-            self.outage.call_failed(self._clock(), key, error)
+            self.outage.call_failed(error)
             return
         except Exception:  # noqa: BLE001, S110 - the store answers: the next call raises the same
             pass
@@ -296,12 +303,12 @@ class FailoverStore:
         """Refund in the store what would have left its record by now."""
         assert self._last_used is not None
         assert self._recorded is not None
-        (key, algorithm), (spent, instant) = self._last_used, self._recorded
+        spent, instant = self._recorded
         cost = spent.pop_expired(self._clock())
         if spent.expires_at == math.inf:
             self._recorded = None
         try:
-            await self._guarded.refund(key, algorithm, cost, instant)
+            await self._guarded.refund(self.key, self._last_used, cost, instant)
         except (StoreUnavailable, ValueError):
             return  # it stays spent; the next call raises the same
         self.outage.report(None)

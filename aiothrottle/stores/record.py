@@ -315,8 +315,8 @@ class DamageLog:
         self._lines = _LINES.start()
         self._left_out = 0
 
-    def report(self, key: object, reason: str) -> None:
-        """Log that the record of the key was damaged, and replaced."""
+    def report(self, store: str, key: object, reason: str) -> None:
+        """Log that the record of the key in the store was damaged, and replaced."""
         now = self._clock()
         if _LINES.delay(self._lines, now, 1) > 0.0:
             self._left_out += 1
@@ -324,11 +324,11 @@ class DamageLog:
         _LINES.take(self._lines, now, 1)
         # The reason may have words of another program: escaped and cut, it forges no line.
         _LOG.warning(
-            "the record of %r was damaged, and counts as all spent now: %.300r%s",
-            *(key, reason, f" ({self._left_out} more)" if self._left_out else ""),
+            "%s: the record of %r was damaged, and counts as all spent now: %.300r%s",
+            *(store, key, reason, f" ({self._left_out} more)" if self._left_out else ""),
         )
         self._left_out = 0
 
 
-report_damage: Callable[[object, str], None] = DamageLog().report
+report_damage: Callable[[str, object, str], None] = DamageLog().report
 """Of all stores of this process."""

@@ -248,7 +248,7 @@ def read_answer(
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
     if was_damaged:
-        report_damage(key, _DAMAGE)
+        report_damage("Redis", key, _DAMAGE)
     return Answer(now, instants, retry_after, remaining, reset_after)
 
 
@@ -283,7 +283,7 @@ def read_granted(reply: Any, key: Key) -> Granted:  # noqa: ANN401
     except (TypeError, ValueError) as error:
         raise _no_reply(reply) from error
     if was_damaged:
-        report_damage(key, _DAMAGE)
+        report_damage("Redis", key, _DAMAGE)
     return answer
 
 
@@ -304,4 +304,4 @@ def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
 
 
 def _no_reply(reply: object) -> StoreUnavailable:
-    return StoreUnavailable(f"this is no reply of the script: {reply!r:.200}")
+    return StoreUnavailable(f"Redis: this is no reply of the script: {reply!r:.200}")

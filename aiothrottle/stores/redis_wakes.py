@@ -182,10 +182,11 @@ class Wakes:
         if self._reported_at is None:
             self._reported_at = loop.time()
             _LOG.warning(
-                "wake-ups for shared slots fail, asking at intervals: %.500r", reason_of(error)
+                "Redis: wake-ups for shared slots fail, limiters ask at intervals: %.500r",
+                reason_of(error),
             )
 
     def _report_return(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._reported_at is not None:
             seconds, self._reported_at = loop.time() - self._reported_at, None
-            _LOG.info("wake-ups for shared slots are back after %s", duration(seconds))
+            _LOG.info("Redis: wake-ups for shared slots are back after %s", duration(seconds))

@@ -33,6 +33,7 @@ from aiothrottle.amounts import covers, positive
 from aiothrottle.errors import StoreUnavailable, reason_of
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
+from aiothrottle.stores.health import Outage
 from aiothrottle.stores.outage import FailoverStore
 from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
 from aiothrottle.stores.store import Answer, Method
@@ -205,10 +206,11 @@ class SharedBucket:
         self.reserved: ReservedState = bucket.own[1]
         #: The store, or its fallback.
         self.store: FailoverStore = FailoverStore(
-            store, on_store_error, local_share, bucket.clock, weakly(self._store_changed)
+            *(store, key, on_store_error, local_share, bucket.clock),
+            weakly(self._store_changed),
         )
-        #: The key of the record.
-        self.key: Key = key
+        #: Whether it fails.
+        self.outage: Outage = self.store.outage
         self._max_reservation = max_reservation
         self._prefetch = Prefetch(prefetch)
         #: Whether new requests may use reservations without a further decision: else each
@@ -247,11 +249,6 @@ class SharedBucket:
         )
 
     # ---- what the engine asks --------------------------------------------------------------------
-
-    @property
-    def store_up(self) -> bool:
-        """Whether the store answered the last call."""
-        return not self.store.outage.is_down
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, due or to be remembered."""
@@ -295,7 +292,7 @@ class SharedBucket:
     def queue_is_empty(self) -> bool:
         """Return what was reserved for waiters, and whether there is anything to call for."""
         self._give_back()
-        if self.store.outage.is_down:
+        if self.outage.is_down:
             self.store.waits = False
             self.ask_again()  # the next waiter finds out anew, and waits for the return
         reserved = self.reserved
@@ -348,7 +345,7 @@ class SharedBucket:
         self, method: Method, costs: Sequence[float], seconds: float = 0.0
     ) -> Coroutine[Any, Any, Answer]:
         """Return a call of the store, or its fallback; the arguments are those of `Step`."""
-        return self.store.execute(self.key, self.algorithm, method, costs, seconds)
+        return self.store.execute(self.algorithm, method, costs, seconds)
 
     def _due(self, now: float, most: int | None = None) -> tuple[float, list[float]]:
         """Return the seconds until a call is due, and the costs to reserve by it.
@@ -494,7 +491,7 @@ class SharedBucket:
             self._ask_at = self._rejected_until - (
                 self._ahead() if self.store.reserves_ahead else 0.0
             )
-            if self.store.outage.is_down:  # its return voids this, see `ask_again`
+            if self.outage.is_down:  # its return voids this, see `ask_again`
                 self._ask_at = now + self.store.wait_for_return(costs[taken])
             self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
@@ -612,8 +609,8 @@ class SharedBucket:
         if not (self._has_failed or isinstance(error, StoreUnavailable)):
             self._has_failed = True
             _logger.warning(
-                "tokens of %.200r could not be returned, or counted: %.300r",
-                *(self.key, reason_of(error, None)),
+                "tokens of %.200r could not be returned, and stay spent, or counted: %.300r",
+                *(self.store.key, reason_of(error, None)),
             )
 
     # ---- requests that do not wait, the end, and loops -------------------------------------------

@@ -103,8 +103,11 @@ class SharedSemaphore:
         self._key = key
         self._startable = startable
         self._changed = changed
-        self._outage = Outage(
-            store, on_store_error, report=changed, server_returned=weakly(self._server_returned)
+        #: Whether the store fails.
+        self.outage: Outage = Outage(
+            *(store, key, on_store_error),
+            report=changed,
+            server_returned=weakly(self._server_returned),
         )
         self._local_share = local_share
         # Calls that failed one after the other; and how many slots may be used without the store,
@@ -132,11 +135,6 @@ class SharedSemaphore:
         self._tries: list[asyncio.Future[None]] = []
 
     # ---- what the engine asks --------------------------------------------------------------------
-
-    @property
-    def store_up(self) -> bool:
-        """Whether the store answered the last call."""
-        return not self._outage.is_down
 
     def is_idle(self, now: float) -> bool:  # noqa: ARG002 - leases run by the clock of the store
         """Return whether no slot is leased or wanted."""
@@ -238,8 +236,8 @@ class SharedSemaphore:
                 *(granted.lost, self._key),
             )
         self._forget_failures()
-        if self._outage.is_down:
-            self._outage.call_answered(now)
+        if self.outage.is_down:
+            self.outage.call_answered()
         self._semaphore.add(granted.granted)
         self._answered_at = now
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
@@ -281,16 +279,16 @@ class SharedSemaphore:
 
     def _failed(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception | None:
         """Return the error for the waiters, or let the fallback serve; and claim again later."""
-        now, outage = self._bucket.clock(), self._outage
+        now, outage = self._bucket.clock(), self.outage
         tries, self._tries = [*tries, *self._tries], []
         self._failures += 1
         pause, is_outage = _PAUSE_AFTER_ERROR, isinstance(error, StoreUnavailable)
         if isinstance(error, StoreUnavailable):
             outage.move_to(asyncio.get_running_loop())
-            outage.find(self._key)
-            outage.call_failed(now, self._key, error)
+            outage.find()
+            outage.call_failed(error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
-            error = outage.error_for(self._key, error)
+            error = outage.error_for(error)
         fair = len(outage.health.followers) / _RETRIES_PER_SECOND
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
         self._ask_at = now + pause
@@ -309,7 +307,7 @@ class SharedSemaphore:
 
     def _slots_without_store(self) -> int:
         """Return how many slots the fallback allows."""
-        shared, choice = self.shared, self._outage.choice
+        shared, choice = self.shared, self.outage.choice
         if choice != "local":
             return NO_LIMIT if choice == "open" else 0
         if self._local_share is not None:
@@ -320,7 +318,7 @@ class SharedSemaphore:
 
     def _forget_failures(self) -> None:
         """Begin anew, as the store answers, or there is nothing to call for."""
-        self._outage.unfollow()
+        self.outage.unfollow()
         self._failures, self._without_store = 0, None
 
     def _server_returned(self) -> None:

@@ -77,7 +77,7 @@ class SwapStore(SlotStore):
             try:
                 table = SlotTable() if data is None else SlotTable.load(data)
             except ValueError as error:
-                report_damage(key, str(error))
+                report_damage(type(self).__name__, key, str(error))
                 table = SlotTable.exhausted(clock, claim)
             if not self.one_clock:
                 clock = max(clock, table.seen)
@@ -101,7 +101,7 @@ class SwapStore(SlotStore):
                     record = Record.load(algorithm, key, data)
                 before = record.dump(algorithm)
             except DamagedRecordError as error:
-                report_damage(key, str(error))
+                report_damage(type(self).__name__, key, str(error))
                 record = Record.exhausted(algorithm, clock)
             if not self.one_clock:
                 clock = max(clock, record.seen)
@@ -130,7 +130,10 @@ class SwapStore(SlotStore):
             contention.note(key, now, now - begun, lost=not swapped)
             if swapped:
                 return result
-        raise StoreUnavailable(f"{key!r} was changed by others {_ATTEMPTS} times in a row")
+        raise StoreUnavailable(
+            f"{type(self).__name__}: the record of {key!r} was changed by others {_ATTEMPTS} times "
+            "in a row"
+        )
 
 
 # ---- lost swaps ----------------------------------------------------------------------------------

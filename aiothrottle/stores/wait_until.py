@@ -161,7 +161,7 @@ class SharedWaitUntil(SharedBucket):
             self._reject(batch[taken:], answer.retry_after, patience)
         elif taken < len(batch):
             wait = answer.retry_after
-            if self.store.outage.is_down:  # its return voids this, see `ask_again`
+            if self.outage.is_down:  # its return voids this, see `ask_again`
                 wait = self.store.wait_for_return(costs[taken])
             self._retry_at = now + max(SHORTEST_BREAK, wait)
         if not self._queue.count:

@@ -23,6 +23,10 @@ TEXTS: list[tuple[errors.ThrottleError, str]] = [
     (errors.ThrottleTimeout(3600, timeout=5), f"{NOT_GRANTED} of 5 s: retry after 1 h"),
     (errors.ThrottleTimeout(1e7), f"{NOT_GRANTED}: retry after 115 d 18 h"),
     (errors.ThrottleTimeout(0.0, timeout=90), f"{NOT_GRANTED} of 1 min 30 s: all slots are taken"),
+    (
+        errors.ThrottleTimeout(3600, timeout=5, store_error="no disk"),
+        f"{NOT_GRANTED} of 5 s: no disk",
+    ),
     (errors.QueueFull(5, 7200), "max_queue is reached with 5 waiting; retry after 2 h"),
     (errors.QueueFull(5, 0.0), "max_queue is reached with 5 waiting"),
     (errors.LimiterClosed(), "this limiter is closed: make a new one, or close it later"),

@@ -1,6 +1,6 @@
 """`on_store_error`: what serves tokens, slots and `WaitUntil` while the store fails.
 
-In virtual time, with a server that refuses connections, stalls, does all and drops the answers, or
+In virtual time, with a server that refuses connections, stalls, does all and drops the answers,
 is read-only.
 """
 
@@ -17,6 +17,7 @@ from aiothrottle import (
     RateLimiter,
     SharedConcurrency,
     StoreUnavailable,
+    ThrottleTimeout,
     TokenBucket,
     WaitUntil,
 )
@@ -43,7 +44,7 @@ MOST = {"tokens": (3, 59.9), "slots": (3, 7.5), "wait until": (1, 0.98)}
 LASTS = 10.0  # seconds
 
 
-@pytest.mark.parametrize("mode", [*OUTAGES, "reads"])
+@pytest.mark.parametrize("mode", [*OUTAGES, "reads", "full"])
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_choice_serves_until_the_store_returns(
@@ -71,7 +72,7 @@ async def test_choice_serves_until_the_store_returns(
         if decision.permit is not None:
             decision.permit.release()
     assert limiter.statistics().store_up is False
-    assert len(server.asked) <= (6 if mode == "reads" else 4) * LASTS  # two calls a probe
+    assert len(server.asked) <= (6 if mode in {"reads", "full"} else 4) * LASTS  # two calls a probe
 
     returned_at = now()
     await back(server, 2.2)  # a call under way, the longest pause, and a call
@@ -307,3 +308,23 @@ def test_local_share_out_of_range_is_rejected(limiter: Any, wrong: object) -> No
         for limits in ({"rate_limit": "1/s"}, {"concurrency_limit": SharedConcurrency(4)}):
             with pytest.raises(ValueError if is_number else TypeError, match=message):
                 limiter(local_share=wrong, on_store_error=choice, **STORED, **limits)
+
+
+@pytest.mark.parametrize("limits", [KINDS["tokens"], KINDS["slots"]], ids=["tokens", "slots"])
+async def test_timeout_names_the_store_that_is_waited_for(limits: dict[str, Any]) -> None:
+    server, limiter = process("closed", **limits)
+    server.mode = "stalls"
+    with pytest.raises(ThrottleTimeout) as late:
+        await limiter.acquire(timeout=0.5)
+    assert "of 500 ms: Client has not answered yet, key 'k'" in str(late.value)
+    await asyncio.sleep(1.0)
+    with pytest.raises(ThrottleTimeout) as down:
+        await limiter.acquire(timeout=5.0)
+    assert "of 5 s: late; requests with key 'k' wait until it answers" in str(down.value)
+    await back(server, 2.2)
+    permits = [await limiter.acquire() for _ in range(3)]
+    reason = "all slots are taken" if limits is KINDS["slots"] else "retry after"
+    with pytest.raises(ThrottleTimeout, match=reason):
+        await limiter.acquire(timeout=0.5)
+    for permit in permits:
+        permit.release()

@@ -114,8 +114,8 @@ class Kept:
 def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines: list[str] = []
 
-    def report(key: object, reason: str) -> None:
-        DamageLog().report(key, reason)
+    def report(store: str, key: object, reason: str) -> None:
+        DamageLog().report(store, key, reason)
         lines.append(caplog.records[-1].getMessage())
 
     monkeypatch.setattr(of_redis, "report_damage", report)
@@ -364,9 +364,9 @@ def test_reports_are_ten_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     log = DamageLog(clock)
     for number in range(1000):
-        log.report(number, "x\nforged")
+        log.report("Redis", number, "x\nforged")
     assert len(caplog.records) == 10
     assert "\n" not in caplog.text.strip().replace("\nWARNING", "")
     clock.advance(60.0)
-    log.report("ann", "x")
+    log.report("Redis", "ann", "x")
     assert caplog.records[-1].getMessage().endswith("(990 more)")

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.caller import Caller, Order, weakly
+from aiothrottle.stores.health import Outage
 from tests.support.virtually import now, turns, virtual
 from tests.support.watching import cancel, others
 
@@ -14,9 +16,10 @@ from tests.support.watching import cancel, others
 class Orders:
     """A part with calls that are due at given times; each takes a second."""
 
-    store_up = True
-
     def __init__(self, *due_at: float) -> None:
+        self.outage = Outage(
+            *(MemoryStore(), "key", "raise"), report=lambda _: None, server_returned=lambda: None
+        )
         self.due_at: list[float] = list(due_at)
         self.made: list[float] = []
         self.filled: list[str] = []

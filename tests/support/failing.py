@@ -20,7 +20,8 @@ class Server(MemoryStore):
     def __init__(self) -> None:
         super().__init__(clock=now)
         #: "up"; "refuses" (connections); "stalls" (a second, and does nothing); "drops" (does it,
-        #: and stalls); "reads" (and writes nothing).
+        #: and stalls); "reads" (and writes nothing); "full" (writes nothing, and raises only if it
+        #: has to).
         self.mode = "up"
         self.latency = 0.0
         #: The time and method of each call, except for the count of processes.
@@ -43,7 +44,8 @@ class Client(SlotStore):
         if arguments[0] != PROCESSES:
             server.asked.append((now(), method))
         await asyncio.sleep(server.latency / 2)
-        if mode == "refuses" or (mode == "reads" and method != "peek"):
+        is_read = method == "peek" or (mode == "full" and method == "refund" and not arguments[2])
+        if mode == "refuses" or (mode in {"reads", "full"} and not is_read):
             raise StoreUnavailable("no") from ConnectionError()
         if mode == "stalls":
             await asyncio.sleep(1.0)
