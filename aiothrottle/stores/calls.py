@@ -8,10 +8,10 @@ connections; it does not bound how long all of that takes, nor how many calls sh
 
 A call's timeout begins when the call is sent: a call in the queue is not late, the server is busy
 with the others. Only when there were nothing but failures for so long do all calls in the queue
-fail as well. Time for which the event loop is blocked does not count either (`_Blocked`): asyncio
-runs a timer that is overdue in the same turn in which it reads the reply that came meanwhile, and
-the timer wins. So our own timer begins again for as long (`_Timer`), and a driver's timer, which
-cancels the task of the call, is postponed (`_Postponing`).
+fail as well. Time for which the event loop is blocked does not count either: asyncio runs a timer
+that is overdue in the same turn in which it reads the reply that came meanwhile, and the timer
+wins. So our own timer counts steps, of which a blocked loop is late for one (`_Timer`), and a
+driver's timer, which cancels the task of the call, is postponed (`_Postponing`).
 
 Every exception of a driver, but for cancellation, becomes a `StoreUnavailable` with it as the
 cause; that happens here and nowhere else.
@@ -19,7 +19,6 @@ cause; that happens here and nowhere else.
 
 import asyncio
 import contextlib
-import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,12 +35,11 @@ _Waiter: TypeAlias = asyncio.Future[Any]
 _SILENCE = 1.0
 # A timer may be early by the resolution of the loop's clock.
 _NEARLY = 0.99
-# Seconds. A loop that is late for a beat by another one was blocked.
-_BEAT = 0.05
-# Seconds by which a driver's timer is postponed: a turn of the loop, and some, as a driver may pass
-# a reply on through several callbacks; and after the loop was blocked, as the call may need another
-# round trip.
-_TURN, _GRACE = 0.001, 0.1
+# Steps of a timeout. Those for which the loop is late by another one do not count, up to as many.
+_STEPS = 8
+# Seconds by which a driver's timer is postponed: of a loop that was blocked the reply may be there,
+# but pass through several callbacks, or the call may need another round trip.
+_GRACE = 0.1
 
 
 class _Queue(Generic[_Call]):
@@ -49,7 +47,6 @@ class _Queue(Generic[_Call]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.blocked = _Blocked(loop)
         self.waiting: deque[tuple[_Call, _Waiter]] = deque()
         #: Whether a call is under way in its caller's own task.
         self.alone = False
@@ -205,9 +202,9 @@ class Calls(Generic[_Call]):
         begun = clock()
         try:
             if self._prepare is not None:
-                await self._guard(queue, self._prepare())
+                await self._guard(self._prepare())
                 self._prepare = None
-            replies = await self._guard(queue, self._send(calls))
+            replies = await self._guard(self._send(calls))
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)
             if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
@@ -220,19 +217,17 @@ class Calls(Generic[_Call]):
             )
         return replies
 
-    async def _guard(self, queue: _Queue[_Call], call: Awaitable[_Result]) -> _Result:
+    async def _guard(self, call: Awaitable[_Result]) -> _Result:
         """Wait for the driver, within the timeout; turn its errors into `StoreUnavailable`."""
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
-        blocked = queue.blocked
-        begun = blocked.begin()
         try:
             if self._patient:
-                call = _postponing(call, blocked, begun)
+                call = _postponing(call)
             if self._timeout is None:
                 return await call
             async with asyncio.timeout(None) as timeout:
-                timer = _Timer(self._timeout, timeout, blocked, begun)
+                timer = _Timer(self._timeout, timeout)
                 try:
                     return await call
                 finally:
@@ -243,8 +238,6 @@ class Calls(Generic[_Call]):
             if task.cancelling() > cancelling:  # a driver that failed at being cancelled
                 raise asyncio.CancelledError from error
             raise self._error(error, outer) from error
-        finally:
-            blocked.calls -= 1
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
         hint = ""
@@ -278,64 +271,32 @@ def _fail(items: Iterable[tuple[Any, _Waiter]], error: StoreUnavailable) -> None
 # ---- a loop that is blocked ----------------------------------------------------------------------
 
 
-class _Blocked:
-    """How long a loop was blocked: a beat that is late says so, while calls are under way."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._seconds = 0.0
-        self._beat_at = math.inf  # when the next beat is due
-        #: The calls under way.
-        self.calls: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds for which the loop was blocked, this turn included; it only ever grows."""
-        late = self._loop.time() - self._beat_at
-        return self._seconds + (late if late > _BEAT else 0.0)
-
-    def begin(self) -> float:
-        """Note that a call begins; return `seconds`."""
-        self.calls += 1
-        if self._beat_at == math.inf:
-            self._start()
-        return self.seconds
-
-    def _start(self) -> None:
-        self._beat_at = self._loop.time() + _BEAT
-        self._loop.call_later(_BEAT, self._beat, context=Context())
-
-    def _beat(self) -> None:
-        self._seconds, self._beat_at = self.seconds, math.inf
-        if self.calls:
-            self._start()
-
-
 class _Timer:
-    """The timer of a timeout: it begins again for the seconds for which the loop was blocked.
+    """The timer of a timeout, in steps: a loop that is blocked makes one step meanwhile, too late.
 
     So a reply that came meanwhile is read before the timeout expires, and a call that needs another
-    round trip has the rest of its time. A loop that is blocked again and again makes it twice as
-    long at the most.
+    round trip has the rest of its time. A loop that is blocked again and again makes it as many
+    steps longer at the most.
     """
 
-    def __init__(
-        self, seconds: float, timeout: asyncio.Timeout, blocked: _Blocked, begun: float
-    ) -> None:
+    def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
-        self._blocked, self._known = blocked, begun
-        self._most: float = seconds
+        self._step = seconds / _STEPS
         self._loop = asyncio.get_running_loop()
-        self.handle = self._loop.call_later(seconds, self._end)
+        # The steps that are left: those in time, and those too late.
+        self._left = [_STEPS, _STEPS]
+        self._start()
 
-    def _end(self) -> None:
-        more = min(self._blocked.seconds - self._known, self._most)
-        if more > 0.0:
-            self._known += more
-            self._most -= more
-            self.handle = self._loop.call_later(more, self._end)
+    def _start(self) -> None:
+        self.handle = self._loop.call_later(self._step, self._end_step)
+
+    def _end_step(self) -> None:
+        now = self._loop.time()
+        self._left[now > self.handle.when() + self._step] -= 1
+        if all(self._left):
+            self._start()
         else:
-            self._timeout.reschedule(self._loop.time())
+            self._timeout.reschedule(now)
 
 
 class _Postponing(asyncio.Task[Any]):
@@ -344,8 +305,7 @@ class _Postponing(asyncio.Task[Any]):
     If the call ends before the postponed cancellation, the driver takes its timeout back.
     """
 
-    def __init__(self, call: Awaitable[Any], blocked: _Blocked, begun: float) -> None:
-        self._blocked, self._known = blocked, begun
+    def __init__(self, call: Awaitable[Any]) -> None:
         self._postponed: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._call_later = loop.call_later
@@ -356,8 +316,7 @@ class _Postponing(asyncio.Task[Any]):
         if self.done():
             return False
         if self._postponed is None:
-            seconds = _GRACE if self._blocked.seconds > self._known else _TURN
-            self._postponed = self._call_later(seconds, self.cancel_now, msg)
+            self._postponed = self._call_later(_GRACE, self.cancel_now, msg)
         return True
 
     def cancel_now(self, msg: object = None) -> None:
@@ -376,12 +335,12 @@ class _Postponing(asyncio.Task[Any]):
             self._postponed = None
 
 
-async def _postponing(call: Awaitable[_Result], blocked: _Blocked, begun: float) -> _Result:
+async def _postponing(call: Awaitable[_Result]) -> _Result:
     """Return what the call returns, with the driver's timers postponed; raise what it raises.
 
     Cancelling it cancels the call at once, and waits for its end.
     """
-    task = _Postponing(call, blocked, begun)
+    task = _Postponing(call)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
