@@ -6,26 +6,24 @@ was spent meanwhile and still counts is recorded there before it grants anything
 it would have left the record. For a while this process keeps to its share as well, until the other
 processes are back, too: so the return is no burst.
 
-Invariant: a failed call raises, or the fallback answers it; never both. Every instant that the
-fallback gives out is a `Here`: no store has taken tokens for it.
+Invariant: a failed call raises, or the fallback answers it; never both.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
-from typing import Any, Self
+from typing import Any
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.algorithms.protocol import max_wait, memory_of
-from aiothrottle.amounts import common, nothing, total
+from aiothrottle.amounts import common, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
+from aiothrottle.stores.fallback import Fallback, Here, Spent
 from aiothrottle.stores.health import FIRST_PAUSE, Outage, message_of
-from aiothrottle.stores.share import LocalShare, Spent, divisor_of
 from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
 # Seconds within which all processes that call find that the store is back: see `Health`.
@@ -39,6 +37,7 @@ class FailoverStore:
     Args:
         store: The store that may fail.
         key: Of the record.
+        algorithm: Decides in the store.
         choice: What serves then: `on_store_error`.
         local_share: The share of this process, with "local"; None to count the processes.
         clock: Returns the time in seconds.
@@ -50,6 +49,7 @@ class FailoverStore:
         self,
         store: Store,
         key: Key,
+        algorithm: Algorithm[Any],
         choice: OnStoreError,
         local_share: float | None,
         clock: Callable[[], float],
@@ -58,6 +58,7 @@ class FailoverStore:
         self._guarded = store
         #: Of the record.
         self.key: Key = key
+        self._algorithm = algorithm
         self._clock = clock
         #: Whether the store fails, and what serves then.
         self.outage: Outage = Outage(
@@ -66,11 +67,11 @@ class FailoverStore:
             server_returned=weakly(self._server_returned),
             probe=weakly(self._probe),
         )
-        self._fallback = Fallback(self.outage, local_share)
+        self._fallback = Fallback(self.outage, local_share, algorithm)
         #: Whether requests wait that the fallback does not grant soon.
         self.waits: bool = False
-        # The algorithm of the last call: that of the task.
-        self._last_used: Algorithm[Any] | None = None
+        # Whether a call was made.
+        self._is_used = False
         # Tries the store, refunds in it, or counts the processes.
         self._task: asyncio.Task[None] | None = None
         # For the next refund.
@@ -79,6 +80,11 @@ class FailoverStore:
         # What was recorded when the store was back, and for which instant.
         self._recorded: tuple[Spent, float] | None = None
         self._share_until = -math.inf  # until then the share holds as well as the store
+
+    def use(self, algorithm: Algorithm[Any]) -> None:
+        """Continue with another algorithm."""
+        self._algorithm = algorithm
+        self._fallback.use(algorithm, self._clock())
 
     @property
     def reserves_ahead(self) -> bool:
@@ -91,14 +97,8 @@ class FailoverStore:
 
     # ---- a step ----------------------------------------------------------------------------------
 
-    async def execute(
-        self,
-        algorithm: Algorithm[Any],
-        method: Method,
-        costs: Sequence[float],
-        seconds: float,
-    ) -> Answer:
-        """Do a step in the store, or in its fallback; the last arguments are those of `Step`.
+    async def execute(self, method: Method, costs: Sequence[float], seconds: float) -> Answer:
+        """Do a step in the store, or in its fallback; the arguments are those of `Step`.
 
         Raises:
             StoreUnavailable: The store does not answer, and nothing serves meanwhile.
@@ -110,13 +110,13 @@ class FailoverStore:
         # What was granted here is given back here. After the return it is recorded in the store for
         # an instant that is not known: it stays spent there, as does in an outage what the store
         # has granted.
-        if not self._is_away(algorithm) and not isinstance(step.seconds, Here):
+        if not self._is_away() and not isinstance(step.seconds, Here):
             try:
                 if share_counts and self._share_holds():
-                    return await self._ask_both(algorithm, step)
-                answer = await step.sent_to(self._guarded, self.key, algorithm)
+                    return await self._ask_both(step)
+                answer = await self._send(step)
             except StoreUnavailable as error:
-                self._begin_outage(algorithm)
+                self._begin_outage()
                 self.outage.call_failed(error)
                 if self.outage.choice == "raise":
                     ours = self.outage.error_for(error)
@@ -126,18 +126,21 @@ class FailoverStore:
                     return _TO_A_REFUND
                 self._call_answered(answer, step)
                 return answer
-        return self._fallback.apply(algorithm, self._clock(), step)
+        return self._fallback.apply(self._clock(), step)
 
-    async def _ask_both(self, algorithm: Algorithm[Any], step: Step) -> Answer:
+    def _send(self, step: Step) -> Awaitable[Answer | None]:
+        return step.sent_to(self._guarded, self.key, self._algorithm)
+
+    async def _ask_both(self, step: Step) -> Answer:
         """Ask the share, and the store for what the share grants."""
-        here = self._fallback.apply(algorithm, self._clock(), Step(step.method, step.costs))
+        here = self._fallback.apply(self._clock(), Step(step.method, step.costs))
         granted, taken = step.costs[: len(here.instants)], 0
         if step.method == "reserve":
             if not granted:
                 return here
             step = Step("reserve", granted)
         try:
-            answer = await step.sent_to(self._guarded, self.key, algorithm)
+            answer = await self._send(step)
             assert answer is not None
             taken = len(answer.instants)
         finally:
@@ -173,7 +176,7 @@ class FailoverStore:
 
     # ---- away and back ---------------------------------------------------------------------------
 
-    def _is_away(self, algorithm: Algorithm[Any]) -> bool:
+    def _is_away(self) -> bool:
         """Return whether the fallback has to answer; make sure that the store is tried again."""
         outage = self.outage
         outage.find()
@@ -181,17 +184,16 @@ class FailoverStore:
             if outage.is_down:
                 outage.check_turn()
             return False
-        is_first, self._last_used = self._last_used is None, algorithm
-        self._fallback.use(algorithm, self._clock())
+        is_first, self._is_used = not self._is_used, True
         if is_first and outage.health.failures:  # other limiters have found that the store fails
-            self._begin_outage(algorithm)
+            self._begin_outage()
             outage.begin()
         self._maintain()
         return outage.is_down
 
-    def _begin_outage(self, algorithm: Algorithm[Any]) -> None:
+    def _begin_outage(self) -> None:
         if not self.outage.is_down:
-            self._fallback.begin_outage(algorithm)
+            self._fallback.begin_outage()
             self._recorded = None  # what is not refunded by now stays spent
             if self._task is not None:
                 self._task.cancel()
@@ -267,8 +269,7 @@ class FailoverStore:
 
     async def _try_store(self) -> None:
         """Call the store, and record there what was spent."""
-        algorithm, store, key, fallback = self._last_used, self._guarded, self.key, self._fallback
-        assert algorithm is not None
+        store, key, algorithm, fallback = self._guarded, self.key, self._algorithm, self._fallback
         spent, this = fallback.spent, self._task
         assert spent is not None
         try:
@@ -277,7 +278,7 @@ class FailoverStore:
             now = self._clock()
             most = answer.remaining
             if self.outage.choice != "open":
-                most = fallback.most_counting(algorithm, now)
+                most = fallback.most_counting(now)
             spent.total(now)
             if cost := spent.cap(most):
                 answer = await store.record(key, algorithm, cost)
@@ -301,14 +302,13 @@ class FailoverStore:
 
     async def _refund_expired(self) -> None:
         """Refund in the store what would have left its record by now."""
-        assert self._last_used is not None
         assert self._recorded is not None
         spent, instant = self._recorded
         cost = spent.pop_expired(self._clock())
         if spent.expires_at == math.inf:
             self._recorded = None
         try:
-            await self._guarded.refund(self.key, self._last_used, cost, instant)
+            await self._guarded.refund(self.key, self._algorithm, cost, instant)
         except (StoreUnavailable, ValueError):
             return  # it stays spent; the next call raises the same
         self.outage.report(None)
@@ -364,160 +364,3 @@ class FailoverStore:
     def is_forgettable(self, now: float) -> bool:
         """Return whether a new one would do the same."""
         return self._task is None and self._recorded is None and self._fallback.is_forgettable(now)
-
-
-# ---- the fallback --------------------------------------------------------------------------------
-
-
-class Here(float):
-    """An instant of this process's clock, of which the store knows nothing."""
-
-    __slots__ = ("divisor",)
-
-    #: The cost was multiplied by this, see `LocalShare`.
-    divisor: float
-
-    def __new__(cls, instant: float, divisor: float = 1.0) -> Self:
-        """Return the instant with its mark."""
-        here = super().__new__(cls, instant)
-        here.divisor = divisor
-        return here
-
-
-class Fallback:
-    """The fallback of one limiter: a store that reserves nothing ahead, except with `WaitUntil`.
-
-    Args:
-        outage: The choice of what serves, and the health of the server.
-        local_share: The share of this process, with "local"; None to count the processes.
-    """
-
-    __slots__ = ("_given", "_outage", "_share", "spent")
-
-    def __init__(self, outage: Outage, local_share: float | None) -> None:
-        self._outage = outage
-        self._given = None if local_share is None else divisor_of(local_share)
-        self._share: LocalShare | None = None
-        #: The tokens that were granted since the store fails; None while it does not fail.
-        self.spent: Spent | None = None
-
-    @property
-    def _divisor(self) -> float:
-        """The limit divided by this is the share: 1.0 or more."""
-        return self._given or self._outage.health.counter.processes
-
-    def must_count(self, now: float) -> bool:
-        """Return whether it is time to count the processes; if so, the caller has to."""
-        return self._given is None and self._outage.health.counter.is_due(now)
-
-    @property
-    def reserves_ahead(self) -> bool:
-        """Whether it grants tokens for later instants."""
-        return self._share is not None and self._share.reserves_ahead
-
-    def use(self, algorithm: Algorithm[Any], now: float) -> None:
-        """Decide by that algorithm from now on."""
-        if self._outage.choice == "local":
-            if self._share is None:
-                self._share = LocalShare(algorithm)
-            self._share.use(algorithm, now)
-
-    def note_answer(self, now: float, answer: Answer, spent: float) -> None:
-        """Take in an answer of the store, to know as much when the store fails."""
-        if self._share is not None:
-            self._share.note_answer(now, answer, spent)
-
-    def begin_outage(self, algorithm: Algorithm[Any]) -> None:
-        """Count what is granted from now on, as the store fails."""
-        self.spent = Spent(memory_of(algorithm))
-
-    def forget(self) -> None:
-        """Begin anew, by another clock."""
-        self._share = self.spent = None
-
-    def apply(self, algorithm: Algorithm[Any], now: float, step: Step) -> Answer:
-        """Do the step."""
-        if step.method == "reserve":
-            return self._reserve(algorithm, now, step.costs, step.seconds)
-        (cost,) = step.costs
-        if step.method == "refund":
-            self.refund(now, cost, step.seconds)
-        elif step.method == "record":
-            self._record(now, cost)
-        wait = self._wait(now, cost) if step.method == "peek" else 0.0
-        return self._answer(algorithm, now, (), wait)
-
-    def _reserve(
-        self, algorithm: Algorithm[Any], now: float, costs: Sequence[float], max_reservation: float
-    ) -> Answer:
-        """Grant, in order, as many of the costs as may start now, or soon enough."""
-        divisor, longest = self._divisor, max_reservation if self.reserves_ahead else 0.0
-        instants: list[float] = []
-        for place, cost in enumerate(costs):
-            wait = self._wait(now, cost)
-            if wait > longest:
-                if max_wait(algorithm) <= longest < wait < math.inf:
-                    # Rejected requests count, as in a store.
-                    self._record(now, total(costs[place:]))
-                return self._answer(algorithm, now, tuple(instants), wait)
-            if self._share is not None:
-                self._share.spend(now, cost, divisor)
-            if self.spent is not None:
-                self.spent.add(now, cost)
-            instants.append(Here(now + wait, divisor))
-        return self._answer(algorithm, now, tuple(instants), 0.0)
-
-    def _record(self, now: float, cost: float) -> None:
-        """Count a cost that was spent already."""
-        if self._share is not None:
-            self._share.record(now, cost)
-        if self.spent is not None:
-            self.spent.add(now, cost)
-
-    def refund(self, now: float, cost: float, instant: float) -> None:
-        """Give back what was granted for that instant, if it was granted here."""
-        if isinstance(instant, Here):
-            if self._share is not None:
-                self._share.refund(now, cost, instant.divisor, instant)
-            if self.spent is not None:
-                self.spent.subtract(cost, instant)
-
-    def _wait(self, now: float, cost: float) -> float:
-        """Seconds after which to ask again for the cost; 0.0 if it may start."""
-        if not cost or self._outage.choice == "open":
-            return 0.0
-        pause = max(FIRST_PAUSE, self._outage.health.pause())
-        if self._share is None:
-            return pause
-        wait = self._share.wait(now, cost, self._divisor)
-        return wait if self._share.reserves_ahead else min(pause, wait)
-
-    def patience(self, now: float, cost: float) -> float:
-        """Seconds after which it may grant the cost by itself; infinity if it never does."""
-        return math.inf if self._share is None else self._share.wait(now, cost, self._divisor)
-
-    def total(self, now: float) -> float:
-        """Return how many of the tokens granted since the store fails still count."""
-        return 0.0 if self.spent is None else self.spent.total(now)
-
-    def most_counting(self, algorithm: Algorithm[Any], now: float) -> float:
-        """Return how many of them the store has to count, at the most: a debt is bounded."""
-        if self._share is None:
-            return algorithm.capacity
-        return self._share.most_counting(now, self._divisor)
-
-    def is_forgettable(self, now: float) -> bool:
-        """Return whether a new fallback would answer the same."""
-        share = self._share
-        return not self.total(now) and (share is None or share.reset_after(now) == 0.0)
-
-    def _answer(
-        self, algorithm: Algorithm[Any], now: float, instants: tuple[float, ...], wait: float
-    ) -> Answer:
-        remaining, reset_after = nothing(algorithm.capacity), 0.0
-        if self._share is not None:
-            remaining = self._share.remaining(now, self._divisor)
-            reset_after = self._share.reset_after(now)
-        elif self._outage.choice == "open":
-            remaining = algorithm.capacity
-        return Answer(Here(now), instants, wait, remaining, reset_after)

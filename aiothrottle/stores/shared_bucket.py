@@ -206,7 +206,7 @@ class SharedBucket:
         self.reserved: ReservedState = bucket.own[1]
         #: The store, or its fallback.
         self.store: FailoverStore = FailoverStore(
-            *(store, key, on_store_error, local_share, bucket.clock),
+            *(store, key, algorithm, on_store_error, local_share, bucket.clock),
             weakly(self._store_changed),
         )
         #: Whether it fails.
@@ -233,6 +233,7 @@ class SharedBucket:
         """
         #: The algorithm that decides in the store.
         self.algorithm: Algorithm[Any] = algorithm
+        self.store.use(algorithm)
         self._has_resources = isinstance(algorithm, PerResource)
         self._size_calls()
         self._prefetch.reset()
@@ -345,7 +346,7 @@ class SharedBucket:
         self, method: Method, costs: Sequence[float], seconds: float = 0.0
     ) -> Coroutine[Any, Any, Answer]:
         """Return a call of the store, or its fallback; the arguments are those of `Step`."""
-        return self.store.execute(self.algorithm, method, costs, seconds)
+        return self.store.execute(method, costs, seconds)
 
     def _due(self, now: float, most: int | None = None) -> tuple[float, list[float]]:
         """Return the seconds until a call is due, and the costs to reserve by it.

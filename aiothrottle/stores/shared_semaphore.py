@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 from aiothrottle._core.semaphore import NO_LIMIT
 from aiothrottle.errors import StoreUnavailable, twin
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
+from aiothrottle.stores.fallback import slots_of_share
 from aiothrottle.stores.health import FIRST_PAUSE, Outage
-from aiothrottle.stores.share import slots_of_share
 from aiothrottle.stores.slots import Claim
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from aiothrottle.algorithms import (
     SlidingWindowLog,
     TokenBucket,
 )
-from aiothrottle.stores.health import Health
-from aiothrottle.stores.share import ProcessCounter
+from aiothrottle.stores.health import Health, ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
 from tests.outages.processes import OUTAGES, Workers, back, fall, limiter_on, process
