@@ -58,7 +58,7 @@ class Here(float):
 
     __slots__ = ("divisor",)
 
-    #: The cost was multiplied by this, see `LocalShare`.
+    #: The cost was multiplied by this, see `Fallback._spend`.
     divisor: float
 
     def __new__(cls, instant: float, divisor: float = 1.0) -> Self:
