@@ -610,7 +610,7 @@ class SharedBucket:
         if not (self._has_failed or isinstance(error, StoreUnavailable)):
             self._has_failed = True
             _logger.warning(
-                "tokens of %.200r could not be returned, and stay spent, or counted: %.300r",
+                "tokens of %.200r could not be returned (they stay spent) or counted: %.300r",
                 *(self.store.key, reason_of(error, None)),
             )
 
