@@ -24,9 +24,9 @@ from pymongo.errors import DuplicateKeyError
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.algorithms.level import ROUNDING, Level
-from aiothrottle.algorithms.protocol import LATEST, check_dumped, until
+from aiothrottle.algorithms.protocol import LATEST, until
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.record import EPOCH, HEAD, DamagedRecordError, Record, seal
+from aiothrottle.stores.record import EPOCH, HEAD, Record, seal
 from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Answer, Key, Step, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -127,7 +127,7 @@ class MongoStore(SwapStore):
             )
             found: _Document | None = await self._calls.ask(update)
             if found is not None:
-                return _answer_of(algorithm, found)
+                return _answer_of(algorithm, key, found)
             # No upsert: of several first calls all but one could fail.
             await self._insert(_fresh(name, mark))
         return None
@@ -234,31 +234,17 @@ def _fields_of(data: bytes) -> _Document:
 
 
 def _bytes_of(document: _Document) -> bytes:
-    """Return the bytes of the record that the fields are of; none if they are damaged."""
-    try:
-        return _record(document).dump(_ANY)
-    except DamagedRecordError:
-        return b""
-
-
-def _record(document: _Document) -> Record:
-    names = ("level", "level_at", "seen", "ahead", "last")
-    numbers = [document.get(name) for name in names]
+    """Return the bytes of the record with these fields; none if one is missing, or no number."""
+    numbers = [document.get(name) for name in ("seen", "ahead", "last", "level", "level_at")]
     if not all(type(each) in {float, int} for each in numbers):
-        raise DamagedRecordError("a field is missing, or no number")
-    level, at, *times = cast("list[float]", numbers)
-
-    def state() -> Level:
-        check_dumped(level, "record", least=0.0)
-        check_dumped(at, "record", fresh=True)
-        return Level(level, at, since=at)
-
-    return Record.restored(_ANY, state, *times)
+        return b""
+    *times, level, at = cast("list[float]", numbers)
+    return HEAD.pack(_SEAL, *times) + _ANY.dump(Level(level, at, since=at))
 
 
-def _answer_of(algorithm: WaitUntil, document: _Document) -> Answer:
+def _answer_of(algorithm: WaitUntil, key: Key, document: _Document) -> Answer:
     """Return the answer to a reservation, from the updated document, which was sound before."""
-    record = _record(document)
+    record = Record.load(algorithm, key, _bytes_of(document))
     now, at, granted = document["now"], document["ready_at"], document["granted"]
     wait = 0.0 if granted else until(at, now)
     return record.answer(algorithm, now, (at,) if granted else (), wait)

@@ -192,38 +192,18 @@ class Record:
         """
         if len(data) < HEAD.size:
             raise DamagedRecordError(f"it has {len(data)} bytes, a record {HEAD.size} or more")
-        sealed, *times = HEAD.unpack_from(data)
-        _check_times(*times)  # first: those of foreign bytes are nonsense
+        sealed, seen, ahead, last = HEAD.unpack_from(data)
+        _check_times(seen, ahead, last)  # first: those of foreign bytes are nonsense
         if sealed != seal(algorithm):
             raise other_algorithm(key, algorithm)
-        load = capabilities(algorithm).load
-        return cls.restored(algorithm, lambda: load(algorithm, data[HEAD.size :]), *times)
-
-    @classmethod
-    def restored(
-        cls,
-        algorithm: Algorithm[Any],
-        state: Callable[[], Any],
-        seen: float,
-        ahead: float,
-        last: float,
-    ) -> "Record":
-        """Return a record with the times that a store has kept, after checking them.
-
-        A request that waits for NaN would start at once, and one for a far instant never.
-
-        Raises:
-            DamagedRecordError: A number cannot be in a record.
-        """
-        _check_times(seen, ahead, last)
         try:
-            record = cls(state(), seen, ahead, last)
+            state = capabilities(algorithm).load(algorithm, data[HEAD.size :])
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(str(error)) from error
-        reset_after = algorithm.reset_after(record.state, max(seen, 0.0))
+        reset_after = algorithm.reset_after(state, max(seen, 0.0))
         if not reset_after <= LATEST:
             raise DamagedRecordError(f"nobody waits for {number(reset_after)} s")
-        return record
+        return cls(state, seen, ahead, last)
 
     @classmethod
     def exhausted(cls, algorithm: Algorithm[Any], clock: float) -> "Record":
@@ -237,6 +217,7 @@ class Record:
 
 
 def _check_times(seen: float, ahead: float, last: float) -> None:
+    """Check the times: a request that waits for NaN would start at once, for a far one never."""
     try:
         check_dumped(seen, "record", fresh=True)
         check_dumped(ahead, "record", least=0.0)

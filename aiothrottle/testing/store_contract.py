@@ -415,21 +415,8 @@ async def a_clock_that_stepped_back_delays_nothing(make: Make, clock: ManualCloc
 
 async def any_text_is_its_own_key(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Blanks, braces, colons, non-ASCII text, a lone surrogate, and a megabyte."""
-    keys: list[Key] = [
-        "",
-        " ",
-        "a b",
-        "a\r\nb",
-        "a\0b",
-        "{a}b",
-        "}{",
-        "{}",
-        "%",
-        "%25",
-        "é",
-        "\udcff",
-    ]
-    keys += ["a:b", ("a", "b"), ("a:b", ""), ("a", ":b"), ("", "a"), ("a", ""), "a", "A", "#"]
+    keys: list[Key] = ["", " ", "a b", "a\r\nb", "a\0b", "{a}b", "}{", "{}", "%", "%25", "\udcff"]
+    keys += ["a:b", ("a", "b"), ("a:b", ""), ("a", ":b"), ("", "a"), ("a", ""), "a", "A", "#", "é"]
     keys += ["x" * 1_000_000, "x" * 999_999 + "y", "x" * 999_999, ("x" * 199, "y"), "é" * 100]
     store = make()
     for key in keys:
@@ -444,19 +431,12 @@ async def any_text_is_its_own_key(make: Make, clock: ManualClock) -> None:  # no
 async def another_algorithm_on_the_key_is_rejected(make: Make, clock: ManualClock) -> None:
     """Windows of another period too: their counts would mean something else."""
     clock.advance(-clock() % 60)
-    algorithms: list[Algorithm[Any]] = [
-        TokenBucket("10/s"),
-        Cooldown(10, 1),
-        SlidingWindowLog("10/s"),
-        FixedWindow("10/s"),
-        FixedWindow("10/min"),
-        SlidingWindowCounter("10/s", buckets=2),
-        SlidingWindowCounter("10/s", buckets=3),
-        AllOf(TEN, TEN),
-        PerResource(("requests", TEN), ("tokens", TokenBucket("10/s"))),
-        PerResource(("requests", TEN), ("bytes", TokenBucket("10/s"))),
-        OneByOne(),
-    ]
+    bucket = TokenBucket("10/s")
+    algorithms: list[Algorithm[Any]] = [bucket, Cooldown(10, 1), TEN, AllOf(TEN, TEN), OneByOne()]
+    algorithms += [FixedWindow(rate) for rate in ("10/s", "10/min")]
+    algorithms += [SlidingWindowCounter("10/s", buckets=buckets) for buckets in (2, 3)]
+    resources = ("tokens", "bytes")
+    algorithms += [PerResource(("requests", TEN), (name, bucket)) for name in resources]
     store = make()
     for algorithm in algorithms:
         await store.reserve("key", algorithm, [1])
