@@ -88,17 +88,7 @@ class Caller:
             one. It is held weakly.
     """
 
-    __slots__ = (
-        "_called_at",
-        "_calls",
-        "_loop",
-        "_name",
-        "_now",
-        "_serve",
-        "_task",
-        "_timer",
-        "part",
-    )
+    __slots__ = ("_calls", "_loop", "_name", "_now", "_serve", "_since", "_task", "_timer", "part")
 
     def __init__(
         self,
@@ -115,7 +105,7 @@ class Caller:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         # When the call under way began; infinity: there is none.
-        self._called_at = math.inf
+        self._since = math.inf
         self._timer: asyncio.TimerHandle | None = None
         # The calls of `ask`.
         self._calls: set[asyncio.Task[Any]] = set()
@@ -127,7 +117,7 @@ class Caller:
             wait: Seconds that it waits for the limit, as far as is known.
         """
         loop = self._loop
-        is_late = not wait and loop is not None and loop.time() - self._called_at > _LATE
+        is_late = not wait and loop is not None and loop.time() - self._since > _LATE
         return self.part.outage.trouble(is_calling=is_late)
 
     def is_idle(self, now: float) -> bool:
@@ -170,7 +160,7 @@ class Caller:
         part = self.part
         while isinstance(order := part.order(self._now()), Order):
             call, fill, fail, stop = order
-            self._called_at = loop.time()
+            self._since = loop.time()
             try:
                 is_new = fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
@@ -183,7 +173,7 @@ class Caller:
                 stop()
                 raise
             finally:
-                self._called_at = math.inf
+                self._since = math.inf
             if is_new and serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
@@ -242,6 +232,7 @@ class Caller:
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop: the old one is closed, with its tasks and the timer."""
         self._loop, self._task, self._timer = loop, None, None
+        self._since = math.inf
         self._calls.clear()
         self.part.restart(loop)
 

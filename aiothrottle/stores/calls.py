@@ -292,7 +292,8 @@ class _Timer:
 
     def _end_step(self) -> None:
         now = self._loop.time()
-        self._left[now > self.handle.when() + self._step] -= 1
+        is_late = now > self.handle.when() + self._step
+        self._left[is_late] -= 1
         if all(self._left):
             self._start()
         else:

@@ -116,6 +116,20 @@ async def test_cancelled_call_is_made_again_by_a_timer() -> None:
 
 
 @virtual
+async def test_late_call_is_a_reason_to_wait() -> None:
+    caller, _ = begin(Orders(0))
+    caller.start()
+    await asyncio.sleep(0.05)
+    assert not caller.trouble(0.0)
+    await asyncio.sleep(0.1)
+    assert caller.trouble(0.0) == "MemoryStore has not answered yet, key 'key'"
+    assert not caller.trouble(1.0), "it waits for the limit anyway"
+    caller.restart(asyncio.get_running_loop())
+    assert not caller.trouble(0.0)
+    await asyncio.sleep(2.0)
+
+
+@virtual
 async def test_cancelled_task_starts_no_other_one() -> None:
     part = Orders(0)
     caller, _ = begin(part)
