@@ -72,13 +72,13 @@ class Health:
         self._begin_anew()
 
     @classmethod
-    def of(cls, store: Store, key: Key | None = None) -> "Health":
+    def of(cls, store: Store, key: Key) -> "Health":
         """Return the health of the server that has the record of the key."""
         healths: dict[str, Health] | None = getattr(store, "_health", None)
         if healths is None:
             healths = {}
             object.__setattr__(store, "_health", healths)  # a user's own store may be frozen
-        node = "" if key is None else store.node_of(key)
+        node = store.node_of(key)
         health = healths.get(node)
         if health is None:
             counter = next((each.counter for each in healths.values()), None)
@@ -134,7 +134,7 @@ class Health:
         if self.failures and self.pause() == 0.0:  # else it may be older than the failure
             self.end_outage()
 
-    def begin_outage(self, choice: str, reason: str, key: Key | None = None) -> None:
+    def begin_outage(self, choice: str, reason: str, key: Key) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
             self._reported_at = _now()
@@ -225,7 +225,7 @@ class Outage:
         #: Tries the server if the limiter has a reason to, and returns whether it does.
         self.probe: Callable[[], bool | None] | None = probe
         #: The health of the server that has the key, as of the last call.
-        self.health: Health = Health.of(store)
+        self.health: Health = Health.of(store, key)
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Whether the store fails, as far as this limiter knows.
         self.is_down: bool = False
@@ -266,7 +266,9 @@ class Outage:
         error = self.health.error
         if self.is_down and error is not None and self.choice != "open":
             return str(self.error_for(error))
-        return f"{self.health.name} has not answered yet, key {self._key!r:.200}" * is_calling
+        if is_calling:
+            return f"{self.health.name} has not answered yet, key {self._key!r:.200}"
+        return ""
 
     def begin(self) -> None:
         """Go on without the store, as it fails for this limiter or for another one."""
@@ -312,9 +314,8 @@ def message_of(error: StoreUnavailable) -> str:
     return " ".join(map(str, error.args))
 
 
-def _meanwhile(choice: str, key: Key | None) -> str:
-    requests = "requests" if key is None else f"requests with key {key!r:.200}"
-    return f"{requests} {_MEANWHILE[choice]} until it answers"
+def _meanwhile(choice: str, key: Key) -> str:
+    return f"requests with key {key!r:.200} {_MEANWHILE[choice]} until it answers"
 
 
 def _now() -> float:
