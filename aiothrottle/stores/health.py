@@ -238,11 +238,12 @@ class Outage:
             health.move_to(self._loop)
             self.health = health
 
-    def check_turn(self) -> None:
-        """Raise without a call if the server has just failed, and not for the first time."""
+    def too_early(self) -> StoreUnavailable | None:
+        """Return the error of a request, without a call, if the server fails and was just asked."""
         health = self.health
-        if health.error is not None and health.failures > 1 and not health.take_turn():
-            raise self.error_for(health.error, "not asked again yet; ")
+        if not self.is_down or health.error is None or health.failures < 2 or health.take_turn():
+            return None
+        return self.error_for(health.error, "not asked again yet; ")
 
     def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call."""

@@ -181,8 +181,8 @@ class FailoverStore:
         outage = self.outage
         outage.find()
         if outage.choice == "raise":
-            if outage.is_down:
-                outage.check_turn()
+            if error := outage.too_early():
+                raise error from error.__cause__
             return False
         is_first, self._is_used = not self._is_used, True
         if is_first and outage.health.failures:  # other limiters have found that the store fails

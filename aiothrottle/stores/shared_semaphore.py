@@ -207,9 +207,11 @@ class SharedSemaphore:
         """
         if wait := self.due_in(now):
             return wait
+        tries, self._tries = self._tries, []
+        if now < self._ask_at and self._failures and (error := self.outage.too_early()):
+            return Order(_raise(error), bool, partial(self._rejected, tries))
         held, wanted = self._count()
         self._semaphore.add(held - self._semaphore.slots)
-        tries, self._tries = self._tries, []
         self._is_woken = False
         self._known = None
         self._number += 1
@@ -302,6 +304,10 @@ class SharedSemaphore:
             _settle(tries)
             return None
         self._without_store = None
+        return self._rejected(tries, error)
+
+    def _rejected(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception:
+        """Raise the error in the requests that try, and return it for the waiters."""
         _settle(tries, lambda: twin(error, self._observers.label))
         return error
 
@@ -354,6 +360,10 @@ class SharedSemaphore:
     def stop(self) -> None:
         """Claim nothing more: the engine is closed."""
         self._is_closed = True
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 def _settle(

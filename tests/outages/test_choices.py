@@ -94,8 +94,9 @@ async def test_choice_serves_until_the_store_returns(
     assert all(isinstance(each, float) for each in whole)
 
 
-async def test_raise_fails_waiters_with_few_retries() -> None:
-    server, limiter = process("raise")
+@pytest.mark.parametrize("kind", ["tokens", "slots"])
+async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
+    server, limiter = process("raise", **KINDS[kind])
     await visit(limiter)
     server.mode = "stalls"
     for waited in (1.0, 1.0, 0.0, 0.0):
