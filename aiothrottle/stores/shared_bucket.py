@@ -58,7 +58,7 @@ _MOST_LEARNED = 63
 # Seconds that a reservation may be used late. The store counts it at its instant: a request that
 # starts much later starts together with those that the store grants then.
 _PATIENCE = 0.02
-# Calls after which the shortest of them counts, also if it is longer than the one before.
+# The last calls, of which the shortest counts.
 _CALLS = 8
 # Seconds. A shorter round trip needs no care: the tokens of one call last for several. It is
 # rounded up to a multiple of the step, so that it seldom changes.
@@ -138,27 +138,18 @@ class RoundTrip:
     (True, 0.0)
     """
 
-    __slots__ = ("_calls", "_shortest", "seconds")
+    __slots__ = ("_recent", "seconds")
 
     def __init__(self) -> None:
         #: Seconds; 0.0 if the store is near, and before the first call.
         self.seconds: float = 0.0
-        self._shortest = math.inf
-        # The first call counts at once.
-        self._calls = _CALLS - 1
+        self._recent: tuple[float, ...] = ()
 
     def note(self, seconds: float) -> bool:
         """Record a call, in seconds; return whether the round trip has changed."""
-        self._shortest = min(self._shortest, seconds)
-        self._calls += 1
-        before = self.seconds
-        shortest = 0.0
-        if self._shortest > _NEAR:
-            shortest = math.ceil(self._shortest / _STEP - _STEP) * _STEP
-        if self._calls >= _CALLS:
-            self.seconds, self._shortest, self._calls = shortest, math.inf, 0
-        else:
-            self.seconds = min(before, shortest)
+        self._recent = (*self._recent[1 - _CALLS :], seconds)
+        before, shortest = self.seconds, min(self._recent)
+        self.seconds = math.ceil(shortest / _STEP - _STEP) * _STEP if shortest > _NEAR else 0.0
         return self.seconds != before
 
 
