@@ -241,7 +241,7 @@ class Outage:
     def too_early(self) -> StoreUnavailable | None:
         """Return the error of a request, without a call, if the server fails and was just asked."""
         health = self.health
-        if not self.is_down or health.error is None or health.failures < 2 or health.take_turn():
+        if health.error is None or health.failures < 2 or health.take_turn():
             return None
         return self.error_for(health.error, "not asked again yet; ")
 

@@ -181,7 +181,7 @@ class FailoverStore:
         outage = self.outage
         outage.find()
         if outage.choice == "raise":
-            if error := outage.too_early():
+            if outage.is_down and (error := outage.too_early()):
                 raise error from error.__cause__
             return False
         is_first, self._is_used = not self._is_used, True
