@@ -291,8 +291,7 @@ class Adaptation:
         if isinstance(pace, Pace) and rate < math.inf:
             pace.follow(state, now, rate)
             return
-        algorithm = Unlimited() if rate == math.inf else Pace(rate, most=math.inf)
-        self.bucket.use(now, None, algorithm)
+        self.bucket.use(now, Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 
@@ -310,7 +309,13 @@ class Adaptation:
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
         guard = self.feedback and self.feedback.guard
-        self.bucket.use(self.bucket.now(), guard.bound if guard else None, algorithm)
+        now = self.bucket.now()
+        if guard and guard.burst.is_bounded:
+            self.bucket.bind_burst(now, guard.burst.size, guard.interval)
+        else:
+            self.bucket.bound = None
+        if algorithm is not None:
+            self.bucket.use(now, algorithm)
 
     def expect_outcomes(self) -> bool:
         """Begin with a small burst, or one slot, and more with the reported outcomes.

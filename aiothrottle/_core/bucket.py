@@ -1,7 +1,8 @@
 """The bucket: all limits of the rate, their state and their clock, and the credit of the fast path.
 
-The limiter's own algorithm always holds; beside it the bound of the burst, once a server was found
-to accept a smaller one, and the quotas that the server reports.
+The limiter's own algorithm always holds; beside it the quotas that the server reports, and the
+bound of the burst, once a server was found to accept a smaller one. The bound changes often, so it
+is no algorithm, which is a frozen value, and the bucket asks it by itself.
 
 Strategy. A call of the algorithm costs more than the rest of an uncontended entry. So the algorithm
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
@@ -15,15 +16,14 @@ read by `now`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.algorithms import Algorithm, Unlimited
-from aiothrottle.algorithms.buckets import BoundedBurst
 from aiothrottle.algorithms.composite import AllOf, PerResource
-from aiothrottle.algorithms.level import Level
+from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
 from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
 from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
@@ -33,13 +33,74 @@ from aiothrottle.rate import Rate
 _MOST_CREDIT = 256
 
 
+class BurstBound:
+    """At most ``burst + rate * t`` requests in any time t, and the last cost.
+
+    With a burst of 1 requests are evenly spaced, to the last bit: unlike `LeakyBucket` it has no
+    tolerance, so a late timer delays the requests behind it. The algorithm beside it says how great
+    a cost may be: a heavy cost delays the requests behind it.
+    """
+
+    __slots__ = ("_burst", "_interval", "_level")
+
+    def __init__(self, now: float, tokens: float, burst: float, interval: float) -> None:
+        """Begin with so many tokens taken now.
+
+        Args:
+            now: The time.
+            tokens: Tokens.
+            burst: Tokens that can be taken back to back, 1 or more.
+            interval: Seconds of a token.
+        """
+        self._burst, self._interval, self._level = burst, interval, Level()
+        self._level.put_in(now, tokens, 1.0, interval)
+
+    def changed(self, now: float, burst: float, interval: float) -> "BurstBound":
+        """Return another bound that continues here; beyond the burst, with the same delay."""
+        tokens = self._level.tokens_at(now, 1.0, self._interval)
+        beyond = max(0.0, tokens - self._burst)
+        return BurstBound(now, min(tokens, burst + beyond), burst, interval)
+
+    def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
+        """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
+        if not cost.real:  # of resources, the requests
+            return 0.0
+        return self._level.fits_in(now, ahead.real, self._burst - 1.0, 1.0, self._interval)
+
+    def startable(self, now: float, most: int) -> int:
+        """Return how many requests with a cost of 1 may start now, at most `most`."""
+        left = self._burst - 1.0 + ROUNDING - self._level.tokens_at(now, 1.0, self._interval)
+        return int(min(most, left + 1.0)) if left >= 0.0 else 0
+
+    def take(self, now: float, cost: float) -> None:
+        """Take tokens whether they fit or not."""
+        if cost.real:
+            self._level.put_in(now, cost.real, 1.0, self._interval)
+
+    def take_each(self, timestamps: Sequence[float]) -> None:
+        """Take a cost of 1 at each of the timestamps."""
+        self._level.put_in_each(timestamps, 1.0, self._interval)
+
+    def refund(self, now: float, cost: float, at: float) -> None:
+        """Give tokens back that were taken at `at`."""
+        self._level.take_out(now, cost.real, at, 1.0, self._interval)
+
+    def reset_after(self, now: float) -> float:
+        """Return the seconds until all tokens are free again."""
+        return self._level.empty_in(now, 1.0, self._interval)
+
+    def reset(self) -> None:
+        """Forget the tokens that were taken."""
+        self._level = Level()
+
+
 class LocalBucket:
     """The tokens of one limiter, in this process."""
 
     __slots__ = (
-        "_bound",
         "_can",
         "algorithm",
+        "bound",
         "clock",
         "credit",
         "granted",
@@ -53,7 +114,7 @@ class LocalBucket:
 
     #: The limiter's own algorithm and its state.
     own: tuple[Algorithm[Any], Any]
-    #: All that holds, as one algorithm, and its state.
+    #: This and the server's quotas, as one algorithm, and its state.
     algorithm: Algorithm[Any]
     state: Any
     #: Seconds. The algorithm rejects requests that would have to wait longer.
@@ -61,8 +122,8 @@ class LocalBucket:
     _can: Capabilities
 
     def __init__(self, algorithm: Algorithm[Any], clock: Callable[[], float]) -> None:
-        # The bound of the burst, once there is one.
-        self._bound: tuple[BoundedBurst, Level] | None = None
+        #: The bound of the burst, once there is one.
+        self.bound: BurstBound | None = None
         #: The server's quota of each resource, once it is reported.
         self.quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
         self._adopt(algorithm, algorithm.start())
@@ -78,16 +139,9 @@ class LocalBucket:
 
     def _adopt(self, algorithm: Algorithm[Any], state: Any) -> None:  # noqa: ANN401 - its state
         self.own = algorithm, state
-        parts: list[tuple[Algorithm[Any], Any]] = [self.own]
-        if self._bound is not None:
-            bound, level = self._bound
-            of_requests = isinstance(algorithm, PerResource)
-            parts.append((PerResource((REQUESTS, bound)), (level,)) if of_requests else self._bound)
         if self.quotas:
-            parts.append(_in_one(self.quotas))
-        if len(parts) > 1:
-            algorithms, states = zip(*parts, strict=True)
-            algorithm, state = AllOf(*algorithms), states
+            quota, of_server = _in_one(self.quotas)
+            algorithm, state = AllOf(algorithm, quota), (state, of_server)
         self.algorithm, self.state = algorithm, state
         self._can = capabilities(algorithm)
         self.max_wait = max_wait(algorithm)
@@ -130,12 +184,16 @@ class LocalBucket:
             self.granted += len(self.timestamps)
             timestamps, self.timestamps = self.timestamps, []
             self._can.take_each(self.algorithm, self.state, timestamps)
+            if self.bound is not None:
+                self.bound.take_each(timestamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
         if ahead:
-            return self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
-        return self.algorithm.delay(self.state, now, cost)
+            delay = self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
+        else:
+            delay = self.algorithm.delay(self.state, now, cost)
+        return delay if self.bound is None else max(delay, self.bound.delay(now, cost, ahead))
 
     def take(self, now: float, cost: float, *, opens_credit: bool = False) -> None:
         """Take the tokens of a request that starts, and open the credit for those after it.
@@ -146,13 +204,15 @@ class LocalBucket:
             opens_credit: Whether later requests may start without a decision.
         """
         self.granted += 1
-        self.algorithm.take(self.state, now, cost)
+        self.charge(now, cost)
         if opens_credit:
-            self.credit = self._can.allowance(self.algorithm, self.state, now, _MOST_CREDIT)
+            self.credit = self.startable(now, _MOST_CREDIT)
 
     def charge(self, now: float, cost: float) -> None:
         """Take tokens whether they fit or not, without counting a request."""
         self.algorithm.take(self.state, now, cost)
+        if self.bound is not None:
+            self.bound.take(now, cost)
 
     def charge_more(self, waiter: Waiter, now: float, cost: float) -> None:
         """Charge a request that has started, in addition to what it took then."""
@@ -170,13 +230,18 @@ class LocalBucket:
         while charges and cost:
             at, charged = charges.pop()
             if back := common(charged, cost):
-                self._can.refund(self.algorithm, self.state, now, back, at)
+                self._refund(now, back, at)
                 cost -= back
             if rest := charged - back:  # of other resources, or the charge was greater
                 kept.append((at, rest))
         charges += reversed(kept)
         if cost:
-            self._can.refund(self.algorithm, self.state, now, cost, waiter.at)
+            self._refund(now, cost, waiter.at)
+
+    def _refund(self, now: float, cost: float, at: float) -> None:
+        self._can.refund(self.algorithm, self.state, now, cost, at)
+        if self.bound is not None:
+            self.bound.refund(now, cost, at)
 
     def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
         """Return the tokens that a rejected request takes all the same, behind `ahead` tokens."""
@@ -184,6 +249,8 @@ class LocalBucket:
 
     def startable(self, now: float, most: int) -> int:
         """Return how many requests with a cost of 1 may start now, at most `most`."""
+        if self.bound is not None:
+            most = self.bound.startable(now, most)
         return self._can.allowance(self.algorithm, self.state, now, most)
 
     # ---- state -----------------------------------------------------------------------------------
@@ -211,7 +278,8 @@ class LocalBucket:
 
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
-        return self.algorithm.reset_after(self.state, now)
+        seconds = self.algorithm.reset_after(self.state, now)
+        return seconds if self.bound is None else max(seconds, self.bound.reset_after(now))
 
     # ---- changing --------------------------------------------------------------------------------
 
@@ -233,29 +301,24 @@ class LocalBucket:
         # A burst is an algorithm with the rate of another one.
         return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
 
-    def use(
-        self, now: float, bound: BoundedBurst | None, algorithm: Algorithm[Any] | None = None
-    ) -> None:
-        """Replace the bound of the burst, and the own algorithm; spent tokens stay spent.
+    def bind_burst(self, now: float, burst: float, interval: float) -> None:
+        """Bound the burst, or change its bound.
 
         Args:
             now: The time.
-            bound: The new bound; None: the burst is not bounded.
-            algorithm: The new own algorithm; None: it stays.
+            burst: Tokens.
+            interval: Seconds of a token.
         """
-        if bound is None and self._bound is None and algorithm is None:
-            return
-        if bound is None:
-            self._bound = None
-        elif before := self._bound or self._requests():
-            self._bound = bound, bound.inherit(before[0], before[1], now)
+        if self.bound is None:
+            # What the server accepted beyond the burst does not count.
+            self.bound = BurstBound(now, min(self.used(now), burst), burst, interval)
         else:
-            self._bound = bound, bound.start()
-        state: Any
+            self.bound = self.bound.changed(now, burst, interval)
+
+    def use(self, now: float, algorithm: Algorithm[Any]) -> None:
+        """Replace the own algorithm; spent tokens stay spent."""
         old, state = self.own
-        if algorithm is None:
-            algorithm = old
-        elif isinstance(old, AllOf) and not isinstance(algorithm, AllOf):
+        if isinstance(old, AllOf) and not isinstance(algorithm, AllOf):
             (state,) = inherit(AllOf(algorithm), old, state, now)
         else:
             state = inherit(algorithm, old, state, now)
@@ -269,7 +332,9 @@ class LocalBucket:
         if self.credit:
             return False
         now = self.now()
-        requests = self._bound or self._requests()
+        if self.bound is not None:
+            return self.bound.delay(now, 1.0) > 0.0
+        requests = self._requests()
         if requests is None:
             return True
         algorithm, state = requests
@@ -280,17 +345,15 @@ class LocalBucket:
         own, state = self.own
         if own.delay(state, now, 1.0) > 0.0:
             return "rate"
-        if self.algorithm.delay(self.state, now, 1.0) <= 0.0:
-            return None
-        if self._bound is not None and self._bound[0].delay(self._bound[1], now, 1.0) > 0.0:
+        if self.bound is not None and self.bound.delay(now, 1.0) > 0.0:
             return "learned burst"
-        return "quota"
+        return "quota" if self.quota_delay(now, 1.0) > 0.0 else None
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
-        if self._bound is not None:
-            self._bound = self._bound[0], Level()
+        if self.bound is not None:
+            self.bound.reset()
         self._adopt(algorithm, algorithm.start())
 
     def restart(self, clock: Callable[[], float]) -> None:
@@ -353,8 +416,10 @@ class LocalBucket:
         """Take the tokens of all requests before an algorithm that counts was known."""
         log = self.quotas[REQUESTS][1].log if REQUESTS in self.quotas else ()
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
-            for algorithm, state in filter(None, (self.own, self._bound)):
-                algorithm.take(state, timestamp, cost)
+            algorithm, state = self.own
+            algorithm.take(state, timestamp, cost)
+            if self.bound is not None:
+                self.bound.take(timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
         """Let one request find out whether the server has reset its requests at that instant."""
@@ -374,9 +439,8 @@ class LocalBucket:
             return True
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)
-        if self._bound is not None and resource == REQUESTS:
-            bound, level = self._bound
-            delay = max(delay, bound.delay_behind(level, now, 1.0, tokens))
+        if self.bound is not None and resource == REQUESTS:
+            delay = max(delay, self.bound.delay(now, 1.0, tokens))
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.limits import Recipe
     from aiothrottle.algorithms import Algorithm
-    from aiothrottle.algorithms.buckets import BoundedBurst
 
 #: Seconds, the longest pause: only a hostile server, or a broken one, asks for more.
 LONGEST_PAUSE = 3600.0
@@ -122,12 +121,9 @@ class GuardControl:
         return self._recipe.algorithm(self.held)
 
     @property
-    def bound(self) -> "BoundedBurst | None":
-        """The bound of the present burst, with the present guard; None: that of the limit."""
-        burst = self.burst
-        if not burst.is_bounded:
-            return None
-        return self._recipe.bound(self.held, burst.size, burst.longest)
+    def interval(self) -> float:
+        """Seconds of a token while the burst is used up, with the present guard."""
+        return min(self._recipe.interval(self.held), self.burst.longest)
 
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""

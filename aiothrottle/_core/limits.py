@@ -4,7 +4,7 @@ Invariant: a wrong argument, or two that contradict each other, raise before any
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -26,7 +26,6 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms.buckets import BoundedBurst
 from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.amounts import REQUESTS
@@ -184,9 +183,9 @@ class Limits:
             raise ValueError(
                 "rate_limit='server' holds for one process: with a store, give a fixed rate"
             )
-        guard = 0.0 if self.guard is None or self.guard == AUTO else self.guard
-        _check_choice(self.burst, self.algorithm, guard)
         # Any rate of the server must make a valid algorithm: reject wrong arguments now.
+        _check_choice(self.burst, self.algorithm, self.guard)
+        guard = 0.0 if self.guard is None or self.guard == AUTO else self.guard
         burst = None if self.burst is None else 1.0
         Recipe(Rate(1), burst, self.algorithm).algorithm(guard)
         self.server_rates, self.rate_unknown = (), True
@@ -235,21 +234,20 @@ class Limits:
     ) -> Plan:
         """Make the plan of rates that stay."""
         guard, burst = self.guard, self.burst
+        _check_choice(burst, self.algorithm, guard, _names_of(rate_limit))
+        if rate_limit is None:
+            if guard or burst is not None:
+                raise ValueError("guard and burst say how a rate_limit is used: give one")
+            return Plan(_without_rate(self.algorithm))
         if of_server and isinstance(burst, int | float):
             burst = min(burst, _fastest(_rates(rate_limit)).in_whole_tokens.limit)
         recipe = Recipe(rate_limit, burst, self.algorithm)
         if guard is None:
-            if rate_limit is None or not _may_stretch(self.algorithm):
-                guard = 0.0
-            elif shared:
+            guard = AUTO if _may_stretch(self.algorithm) else 0.0
+            if guard and shared:
                 guard = min(_SHARED_MOST, _SHARED_PART * recipe.period)
-            else:
-                guard = AUTO
         if guard != AUTO:
-            _check_choice(None, None, guard)
-            return Plan(recipe.algorithm(guard), fixed_guard=None if rate_limit is None else guard)
-        if rate_limit is None:
-            raise ValueError("guard says how a rate_limit is used: give one")
+            return Plan(recipe.algorithm(guard), fixed_guard=guard)
         known = None if before is None else before.guard
         unguarded = recipe.algorithm(0.0)
         control = recipe.control(known, unguarded.capacity.real, of_children=self.guard == AUTO)
@@ -268,64 +266,61 @@ class Limits:
             )
 
 
-class Recipe:
-    """Makes the algorithm of rates, burst and algorithm, for each guard."""
+class _Part(NamedTuple):
+    """The rates of one resource, and its burst; None: none was given."""
 
-    __slots__ = ("_algorithm", "_bursts", "_rates")
+    rates: list[Rate]
+    burst: float | None
+
+    def algorithms(self, algorithm: AlgorithmLike | None, guard: float) -> list[Algorithm[Any]]:
+        """Make an algorithm of each rate, and behind them that of the burst."""
+        rates = [Rate(rate.limit, rate.period + guard) for rate in self.rates]
+        if self.burst is None:
+            return [_apply(algorithm, rate) for rate in rates]
+        bucket = TokenBucket(_fastest(rates), burst=self.burst)
+        if algorithm is TokenBucket and len(rates) == 1:
+            return [bucket]  # it is tighter
+        return [*(_apply(algorithm, rate) for rate in rates), bucket]
+
+
+class Recipe:
+    """Makes the algorithm of rates and bursts, which are checked, for each guard."""
+
+    __slots__ = ("_algorithm", "_parts", "period")
 
     def __init__(
         self,
-        rate_limit: _Rates | Mapping[str, _Rates] | None,
+        rate_limit: _Rates | Mapping[str, _Rates],
         burst: Burst | None,
         algorithm: AlgorithmLike | None,
     ) -> None:
-        # The rates of each resource; None: no rate limit.
-        self._rates = None if rate_limit is None else _by_name(rate_limit)
-        _check_choice(burst, algorithm, 0.0, _names_of(rate_limit))
-        self._bursts: Mapping[str, float] = {}
-        if burst is not None:
-            self._bursts = burst if isinstance(burst, Mapping) else {_UNNAMED: burst}
+        self._parts: dict[str, _Part] = _parts(rate_limit, burst, algorithm)
         self._algorithm = algorithm
-
-    @property
-    def period(self) -> float:
-        """The shortest of the periods, in seconds; there is a rate limit."""
-        assert self._rates is not None
-        return min(rate.period for rates in self._rates.values() for rate in rates)
+        #: The shortest of the periods, in seconds.
+        self.period: float = min(it.period for part in self._parts.values() for it in part.rates)
 
     def algorithm(self, guard: float) -> Algorithm[Any]:
         """Make the algorithm with the guard, in seconds."""
-        if self._rates is None:
-            if guard or self._bursts:
-                raise ValueError("guard and burst say how a rate_limit is used: give one")
-            if self._algorithm is None:
-                return Unlimited()
-            if isinstance(self._algorithm, type):
-                raise ValueError(
-                    f"{self._algorithm.__name__} needs a rate_limit; or give an instance"
-                )
-            self._algorithm.start()  # raises if it lacks a rate
-            return self._algorithm
-        if _UNNAMED not in self._rates:
-            return PerResource(*self._named(self._rates, guard))
-        algorithms = self._of(_UNNAMED, self._rates[_UNNAMED], guard)
-        return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
+        if guard > self.period:
+            raise ValueError(
+                f"guard must be at most the period of the rate, {number(self.period)} s, got "
+                f"{guard!r}"
+            )
+        if _UNNAMED in self._parts:
+            algorithms = self._parts[_UNNAMED].algorithms(self._algorithm, guard)
+            return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
+        return PerResource(
+            *(
+                (name, algorithm)
+                for name, part in self._parts.items()
+                for algorithm in part.algorithms(self._algorithm, guard)
+            )
+        )
 
-    def bound(self, guard: float, burst: float, longest: float) -> BoundedBurst | None:
-        """Make the bound of a learned burst; None: there is no limit of requests.
-
-        Args:
-            guard: Seconds.
-            burst: Tokens.
-            longest: Seconds that a token takes at the most.
-        """
-        rates = self._requests()
-        if not rates:
-            return None
-        rate = _fastest(_stretched(rates, guard))
-        if rate.period > longest * rate.limit:
-            rate = Rate(1, longest)
-        return BoundedBurst(rate, burst)
+    def interval(self, guard: float) -> float:
+        """Return the seconds of a request at the fastest rate; infinity: they have no limit."""
+        part = self._parts.get(_UNNAMED) or self._parts.get(REQUESTS)
+        return min((it.period + guard) / it.limit for it in part.rates) if part else math.inf
 
     def control(
         self, known: GuardControl | None, most: float, *, of_children: bool
@@ -337,10 +332,8 @@ class Recipe:
             most: The most requests that are ever taken at once.
             of_children: Whether requests of the limiters below count.
         """
-        interval, period = math.inf, self.period
-        if rates := self._requests():  # else no burst is learned, as for a slow rate
-            fastest = _fastest(rates)
-            interval = fastest.period / fastest.limit
+        period = self.period
+        interval = self.interval(0.0)  # infinity: no burst is learned, as for a slow rate
         if known is not None:
             measured = known.measured.with_period(period)
             learned = known.burst.with_limit(most, interval)
@@ -348,46 +341,6 @@ class Recipe:
             measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
         intervals = max(1.0, period / interval)
         return GuardControl(measured, learned, self, intervals=intervals, of_children=of_children)
-
-    def _requests(self) -> Sequence[Rate]:
-        rates = self._rates or {}
-        return rates.get(_UNNAMED, rates.get(REQUESTS, []))
-
-    def _named(
-        self, rates: Mapping[str, Sequence[Rate]], guard: float
-    ) -> Iterator[tuple[str, Algorithm[Any]]]:
-        for name, each in rates.items():
-            try:
-                algorithms = self._of(name, each, guard)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"the resource {name!r}: {error}") from error
-            for algorithm in algorithms:
-                yield name, algorithm
-
-    def _of(self, name: str, given: Sequence[Rate], guard: float) -> list[Algorithm[Any]]:
-        """Make an algorithm of each rate, and behind them that of the burst."""
-        if guard > (shortest := min(rate.period for rate in given)):
-            raise ValueError(
-                f"guard must be at most the period of the rate, {number(shortest)} s, got {guard!r}"
-            )
-        rates = _stretched(given, guard)
-        algorithms = [_apply(self._algorithm, rate) for rate in rates]
-        burst = self._bursts.get(name)
-        if burst is not None:
-            fastest = _fastest(rates)
-            if burst > fastest.in_whole_tokens.limit:
-                raise ValueError(
-                    f"burst={burst!r} is more than the limit of {fastest} ever admits at once; a "
-                    f"bucket that is larger than the rate is algorithm=TokenBucket(burst={burst!r})"
-                )
-            if isinstance(self._algorithm, TokenBucket) and not math.isnan(self._algorithm.burst):
-                raise ValueError(
-                    f"two bursts: burst={burst!r} and that of {self._algorithm!r}; give one of them"
-                )
-            if self._algorithm is TokenBucket and len(algorithms) == 1:
-                algorithms.clear()  # the bucket of the burst is tighter
-            algorithms.append(TokenBucket(fastest, burst=burst))
-        return algorithms
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
@@ -425,26 +378,47 @@ def _names_of(rate_limit: object, algorithm: AlgorithmLike | None = None) -> tup
     return tuple(dict.fromkeys(algorithm.names)) if isinstance(algorithm, PerResource) else ()
 
 
-def _by_name(rate_limit: _Rates | Mapping[str, _Rates]) -> dict[str, list[Rate]]:
-    """Return the rates of each resource."""
+def _parts(
+    rate_limit: _Rates | Mapping[str, _Rates], burst: Burst | None, algorithm: AlgorithmLike | None
+) -> dict[str, _Part]:
+    """Return the rates and the burst of each resource."""
     if not isinstance(rate_limit, Mapping):
-        return {_UNNAMED: _rates(rate_limit)}
+        assert not isinstance(burst, Mapping)
+        return {_UNNAMED: _part(rate_limit, burst, algorithm)}
     if not rate_limit:
         raise ValueError(
             "rate_limit is an empty mapping; write a rate for each resource, such as "
             "{'requests': '500/min', 'tokens': '200000/min'}, or None for no limit"
         )
-    found: dict[str, list[Rate]] = {}
+    bursts = burst if isinstance(burst, Mapping) else {}
+    found: dict[str, _Part] = {}
     for name, rates in rate_limit.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
         if isinstance(rates, tuple):
             raise no_tuple(cast("tuple[object, ...]", rates))
         try:
-            found[name] = _rates(rates)
+            found[name] = _part(rates, bursts.get(name), algorithm)
         except (TypeError, ValueError) as error:
             raise type(error)(f"the resource {name!r}: {error}") from error
     return found
+
+
+def _part(rate_limit: _Rates, burst: float | None, algorithm: AlgorithmLike | None) -> _Part:
+    """Return the rates and the burst of one resource."""
+    rates = _rates(rate_limit)
+    if burst is not None:
+        fastest = _fastest(rates)
+        if burst > fastest.in_whole_tokens.limit:
+            raise ValueError(
+                f"burst={burst!r} is more than the limit of {fastest} ever admits at once; a "
+                f"bucket that is larger than the rate is algorithm=TokenBucket(burst={burst!r})"
+            )
+        if isinstance(algorithm, TokenBucket) and not math.isnan(algorithm.burst):
+            raise ValueError(
+                f"two bursts: burst={burst!r} and that of {algorithm!r}; give one of them"
+            )
+    return _Part(rates, burst)
 
 
 def _rates(rate_limit: _Rates | Mapping[str, _Rates] | None) -> list[Rate]:
@@ -455,10 +429,6 @@ def _rates(rate_limit: _Rates | Mapping[str, _Rates] | None) -> list[Rate]:
     if isinstance(rate_limit, tuple):
         raise no_tuple(rate_limit)
     return as_rates(cast("RateLike", rate_limit))
-
-
-def _stretched(rates: Sequence[Rate], guard: float) -> list[Rate]:
-    return [Rate(rate.limit, rate.period + guard) for rate in rates]
 
 
 def _fastest(rates: Sequence[Rate]) -> Rate:
@@ -489,6 +459,16 @@ def _text(rate_limit: _Rates | AdaptiveRate) -> str:
 
 
 # ---- algorithms ----------------------------------------------------------------------------------
+
+
+def _without_rate(algorithm: AlgorithmLike | None) -> Algorithm[Any]:
+    """Return the algorithm of a limiter that was given no rate."""
+    if algorithm is None:
+        return Unlimited()
+    if isinstance(algorithm, type):
+        raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
+    algorithm.start()  # raises if it lacks a rate
+    return algorithm
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
@@ -535,13 +515,12 @@ def check_shareable(plan: Plan) -> None:
 def _check_choice(
     burst: Burst | None,
     algorithm: AlgorithmLike | None,
-    guard: float,
+    guard: Guard | None,
     resources: Sequence[str] = (),
 ) -> None:
     """Raise if a burst, an algorithm or a guard is invalid for any rate of these resources."""
-    if not isinstance(guard, int | float):
-        raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
-    check_number("guard", guard, "seconds")
+    if guard != AUTO:
+        check_number("guard", guard, "seconds", none='"auto"')
     if burst is not None and resources:
         if not isinstance(burst, Mapping):
             raise TypeError(

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from aiothrottle._checks import check_number
 from aiothrottle.algorithms.level import Draining, Level
-from aiothrottle.algorithms.protocol import Algorithm, set_fields, used
+from aiothrottle.algorithms.protocol import set_fields
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 # Seconds. An event loop's timer is late by about one millisecond.
@@ -235,48 +235,3 @@ class WaitUntil(Draining):
     def cost_of_reject(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Tokens that a rejected `cost` takes: all of it, up to the limit."""
         return max(0.0, min(cost, self._capacity - self.used(state, now) - ahead))
-
-
-@dataclass(frozen=True, slots=True, init=False, repr=False)
-class BoundedBurst(LeakyBucket):
-    """At most ``burst + rate * t`` tokens in any time t, and the last cost.
-
-    With a burst of 1 requests are evenly spaced, to the last bit: unlike `LeakyBucket` it has no
-    tolerance, so a late timer delays the requests behind it. It stands beside an algorithm of the
-    user, which says how great a cost may be: a heavy cost delays the requests behind it.
-
-    Args:
-        rate: Tokens per second, a string or a `Rate`.
-        burst: Tokens that can be taken back to back, 1 or more.
-
-    >>> bucket = BoundedBurst("10/s", burst=2)
-    >>> state = bucket.start()
-    >>> bucket.take(state, now=0.0, cost=2)
-    >>> round(bucket.delay(state, now=0.0, cost=1), 3)
-    0.1
-    """
-
-    burst: float
-
-    def __init__(self, rate: RateLike, burst: float) -> None:
-        LeakyBucket.__init__(self, rate)
-        set_fields(self, burst=burst)
-        self._drain(self.rate, capacity=math.inf, brim=burst - 1.0, own_room=0)
-
-    def __repr__(self) -> str:
-        return f"BoundedBurst(rate={self.rate!r}, burst={self.burst!r})"
-
-    def remaining(self, state: Level, now: float) -> float:  # noqa: ARG002
-        """Infinite: it says when tokens may be taken, the limit beside it how many are left."""
-        return math.inf
-
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> Level:
-        """Continue with the level of `old`; beyond the burst, with the same delay as there.
-
-        From another algorithm, with no more than a full burst: that server accepted the rest.
-        """
-        level = used(old, state, now)
-        beyond = max(0.0, level - old.burst) if isinstance(old, BoundedBurst) else 0.0
-        fresh = self.start()
-        fresh.put_in(now, min(level, self.burst + beyond), self._limit, self._period)
-        return fresh

@@ -7,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle.adaptive.guard import LearnedBurst
-from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
-from aiothrottle.algorithms.buckets import BoundedBurst
-from tests.support.asking import inherit
 
 
 def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
@@ -167,22 +164,3 @@ def test_any_reports_keep_the_burst_within_its_bounds(
         assert changed == (before != (burst.size, burst.steps))
         assert 1.0 <= burst.size <= most
         assert burst.steps in {0, 1, 2}
-
-
-def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
-    window, bucket = SlidingWindowLog("1000/h"), BoundedBurst("1000/h", 500)
-    log = window.start()
-    window.take(log, 0.0, 900)
-    state = inherit(bucket, window, log, 1.0)
-    assert bucket.delay(state, 1.0, 1) == pytest.approx(3.6)
-    smaller, larger = BoundedBurst("1000/h", 250), BoundedBurst("1000/h", 1000)
-    assert smaller.delay(inherit(smaller, bucket, state, 1.0), 1.0, 1) == pytest.approx(3.6)
-    assert larger.remaining(inherit(larger, bucket, state, 1.0), 1.0) == math.inf
-    assert larger.used(inherit(larger, bucket, state, 1.0), 1.0) == pytest.approx(500)
-    bucket, smaller = BoundedBurst("10/s", 4), BoundedBurst("10/s", 2)
-    assert bucket.capacity == math.inf
-    state = inherit(bucket, TokenBucket("10/s"), TokenBucket("10/s").start(), 0.0)
-    assert bucket.delay(state, 0.0, 20) == 0.0  # a heavy cost
-    bucket.take(state, 0.0, 20)
-    assert bucket.delay(state, 0.0, 1) == pytest.approx(1.7)
-    assert smaller.delay(inherit(smaller, bucket, state, 0.0), 0.0, 1) == pytest.approx(1.7)

@@ -1,0 +1,30 @@
+"""The bound of a learned burst, which stands beside the algorithm of the bucket."""
+
+import pytest
+
+from aiothrottle._core.bucket import BurstBound
+
+
+def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
+    bound = BurstBound(1.0, 500, 500, interval=3.6)
+    assert bound.delay(1.0, 1) == pytest.approx(3.6)
+    assert bound.changed(1.0, 250, 3.6).delay(1.0, 1) == pytest.approx(3.6)
+    larger = bound.changed(1.0, 1000, 3.6)
+    assert larger.startable(1.0, 1000) == 500
+    bound = BurstBound(0.0, 0, 4, interval=0.1)
+    assert bound.delay(0.0, 20) == 0.0  # a heavy cost
+    bound.take(0.0, 20)
+    assert bound.delay(0.0, 1) == pytest.approx(1.7)
+    assert bound.changed(0.0, 2, 0.1).delay(0.0, 1) == pytest.approx(1.7)
+
+
+def test_burst_of_one_is_evenly_spaced_and_refunded() -> None:
+    bound = BurstBound(0.0, 0, 1, interval=0.25)
+    for at in (0.0, 0.25, 0.5):
+        assert bound.delay(at, 1) == 0.0
+        bound.take(at, 1)
+        assert bound.delay(at, 1) == 0.25
+        assert bound.startable(at, 9) == 0
+    assert bound.delay(0.5, 1, ahead=2) == 0.75
+    bound.refund(0.5, 1, 0.5)
+    assert (bound.delay(0.5, 1), bound.startable(0.5, 9)) == (0.0, 1)
