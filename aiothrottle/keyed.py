@@ -255,7 +255,7 @@ class KeyedRateLimiter:
         self._adopt(key, new)
         if old is not None:
             engine = old._engine
-            spent = used(*engine.bucket.own, engine.now()) + engine.queue.cost
+            spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
             self._absorb(engine)
 

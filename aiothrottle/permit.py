@@ -233,7 +233,7 @@ class Permit:
         """Return the waiter with the charges; a permit of the fast path gets one here."""
         waiter = self._waiter
         if waiter is None:
-            self._engine.now()  # flushes its timestamp, if that is still pending
+            self._engine.bucket.now()  # flushes its timestamp, if that is still pending
             waiter = self._waiter = Waiter()
             waiter.at = self._at
             waiter.started = True

@@ -161,10 +161,10 @@ class Adaptation:
     def pause_for(self, seconds: float, reason: events.Reason) -> None:
         """Extend the pause to so many seconds from now; report it if it is longer."""
         now = self.bucket.clock()
-        before = max(self.pause.left(now), self.limits.spent_until - now)
+        before = max(self.pause.ends_at, self.limits.spent_until)
         self.pause.extend(now, seconds)
         left = self.pause.left(now)
-        if left > 0.0 and (before <= 0.0 or left - before >= _LONGER):
+        if left > 0.0 and (before <= now or self.pause.ends_at - before >= _LONGER):
             self.observers.paused(left, reason)
 
     def pause_after(
@@ -257,15 +257,6 @@ class Adaptation:
     def apply(self, changes: tuple[Change, ...]) -> bool:
         """Apply the changes of the controllers. Returns whether there are any."""
         guard = self.feedback and self.feedback.guard
-        kinds = {change.what for change in changes}
-        if guard and not kinds.isdisjoint({"guard", "burst"}):
-            self.use_rate(guard.algorithm if "guard" in kinds else None)
-            if (slows := guard.slows) != guard.logged:
-                guard.logged = slows
-                if slows:
-                    self.observers.log_slower(guard.burst.size, guard.held)
-                else:
-                    self.observers.log_full_speed()
         for what, value, before in changes:
             if what == "rate":
                 self._use_pace(value)
@@ -273,6 +264,14 @@ class Adaptation:
                 if self.limits.rate_unknown or self.limits.shares_slots:
                     continue
                 self._use_slots(value)
+            elif guard:
+                self.use_rate(guard.algorithm if what == "guard" else None)
+                if (slows := guard.slows) != guard.logged:
+                    guard.logged = slows
+                    if slows:
+                        self.observers.log_slower(guard.burst.size, guard.held)
+                    else:
+                        self.observers.log_full_speed()
             if self.observers.listeners:
                 self.observers.emit(events.Adapted(self.observers.key, what, value, before))
         return bool(changes)

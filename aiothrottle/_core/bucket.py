@@ -101,6 +101,7 @@ class LocalBucket:
         "_can",
         "algorithm",
         "bound",
+        "capacity",
         "clock",
         "credit",
         "granted",
@@ -117,6 +118,8 @@ class LocalBucket:
     #: This and the server's quotas, as one algorithm, and its state.
     algorithm: Algorithm[Any]
     state: Any
+    #: The greatest cost that can ever be admitted.
+    capacity: float
     #: Seconds. The algorithm rejects requests that would have to wait longer.
     max_wait: float
     _can: Capabilities
@@ -138,18 +141,13 @@ class LocalBucket:
         self.granted: int = 0
 
     def _adopt(self, algorithm: Algorithm[Any], state: Any) -> None:  # noqa: ANN401 - its state
-        self.own = algorithm, state
+        self.own, self.capacity = (algorithm, state), algorithm.capacity
         if self.quotas:
             quota, of_server = _in_one(self.quotas)
             algorithm, state = AllOf(algorithm, quota), (state, of_server)
         self.algorithm, self.state = algorithm, state
         self._can = capabilities(algorithm)
         self.max_wait = max_wait(algorithm)
-
-    @property
-    def capacity(self) -> float:
-        """The greatest cost that can ever be admitted."""
-        return self.own[0].capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
 

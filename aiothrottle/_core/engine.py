@@ -280,13 +280,13 @@ class Engine:
         """Seconds after which time alone may make it forgettable; infinity: it is in use."""
         if self.is_in_use and self._timer is None:
             return math.inf
-        return self.bucket.reset_after(self.now())
+        return self.bucket.reset_after(self.bucket.now())
 
     def is_forgettable(self) -> bool:
         """Return whether a new engine would behave alike: idle, no pause, no spent tokens."""
         if self.is_in_use:
             return False
-        now = self.now()
+        now = self.bucket.now()
         return (
             now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
@@ -296,7 +296,7 @@ class Engine:
 
     def statistics(self) -> Statistics:
         """Return the counts so far, and the present state."""
-        now = self.now()
+        now = self.bucket.now()
         bucket, observers, semaphore = self.bucket, self.observers, self.semaphore
         guard = self.feedback and self.feedback.guard
         observers.waits.count_recent()
@@ -339,12 +339,8 @@ class Engine:
         if bound_by == "rate" and self.feedback is not None and self.feedback.rate is not None:
             return "learned rate"
         if bound_by is None and self.above is not None:
-            return self.above._bound_by(self.above.now())
+            return self.above._bound_by(self.above.bucket.now())
         return bound_by
-
-    def now(self) -> float:
-        """Read the clock, and charge all started requests, so that the bucket may decide."""
-        return self.bucket.now()
 
     # ---- deciding --------------------------------------------------------------------------------
 
@@ -357,7 +353,7 @@ class Engine:
         `peek`. The caller keeps the order of the queue.
 
         Args:
-            now: The time, just read by `now`.
+            now: The time, just read by `LocalBucket.now`.
             cost: Tokens.
             ahead: Tokens of requests that start before it.
             has_slot: Whether it has taken a slot already.
@@ -381,7 +377,7 @@ class Engine:
             self.shared.drop_stale(now)
         wait = self.decide(now, cost)
         if self.above is not None and wait <= 0.0:
-            return self.above._decide_at_once(self.above.now(), self._cost_above(cost))
+            return self.above._decide_at_once(self.above.bucket.now(), self._cost_above(cost))
         return wait
 
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
@@ -391,7 +387,7 @@ class Engine:
         pause.
 
         Args:
-            now: The time, just read by `now`.
+            now: The time, just read by `LocalBucket.now`.
             waiter: The request.
             ahead: Tokens of the requests ahead of it; None: of those ahead in the queue.
         """
@@ -407,7 +403,7 @@ class Engine:
         head = self._head_of(waiter)
         head.at = waiter.at
         ahead = positive(ahead) + self.above.queue.cost_ahead(head)
-        return max(wait, self.above.estimate(self.above.now(), head, ahead))
+        return max(wait, self.above.estimate(self.above.bucket.now(), head, ahead))
 
     def _estimate_here(self, now: float, waiter: Waiter, ahead: float) -> float:
         pause = self.pause.left(now)
@@ -421,7 +417,7 @@ class Engine:
     def limiting(self, waiter: Waiter) -> "Engine":
         """Return the engine that admits the request last: this one, or one above."""
         if self.above is not None:
-            now = self.now()
+            now = self.bucket.now()
             wait = self.estimate(now, waiter)
             here = self._estimate_here(now, waiter, self.queue.cost_ahead(waiter))
             if wait > here or (not wait and self.semaphore.free):
@@ -483,7 +479,7 @@ class Engine:
         """Take a slot and the tokens of a new request that may start, here and above."""
         if self.above is not None:
             waiter.above = self._head_of(waiter)
-            self.above._start(waiter.above, self.above.now())
+            self.above._start(waiter.above, self.above.bucket.now())
         waiter.at = now
         opens_credit = (
             self.above is None
@@ -562,7 +558,7 @@ class Engine:
         """Decide again about a waiter that was granted in an older epoch, if it is the head."""
         if self.rejects_waiters or self.queue.head is not waiter:
             return False
-        now = self.now()
+        now = self.bucket.now()
         if self.decide(now, waiter.cost, has_slot=True) > 0.0:
             return False
         if self.pause.awaits_trial:
@@ -735,7 +731,7 @@ class Engine:
     def undo(self, waiter: Waiter) -> None:
         """Undo the start of a request that was not sent, here and above."""
         head, waiter.above = waiter.above, None
-        self.bucket.refund(waiter, self.now(), waiter.cost)
+        self.bucket.refund(waiter, self.bucket.now(), waiter.cost)
         self.observers.withdrawn += 1
         self.pause.pass_on(waiter)
         self.release(waiter)
@@ -745,7 +741,7 @@ class Engine:
 
     def settle(self, waiter: Waiter, cost: float) -> None:
         """Charge the request `cost` in place of its earlier cost, here and above."""
-        now = self.now()
+        now = self.bucket.now()
         if more := positive(cost - waiter.cost):
             self.bucket.charge_more(waiter, now, more)
             self.epoch += 1
@@ -773,7 +769,7 @@ class Engine:
 
     def charge_here(self, cost: float) -> None:
         """Take tokens out of turn, but none above."""
-        self.bucket.charge(self.now(), cost)
+        self.bucket.charge(self.bucket.now(), cost)
         self.epoch += 1
 
     # ---- try_acquire, peek -----------------------------------------------------------------------
@@ -792,7 +788,7 @@ class Engine:
         # A slot of a store, if one is free.
         asks = not (self.queue.count or self.closed)
         async with nullcontext() if self.leased is None else self.leased.try_lease(asks=asks):
-            waiter.at = now = self.now()
+            waiter.at = now = self.bucket.now()
             if self.shared is not None:
                 return await self._try_shared(self.shared, waiter, now, peek=peek)
             if self._decide_at_once(now, waiter.cost) <= 0.0:
@@ -857,7 +853,7 @@ class Engine:
 
     def _verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
         """Combine a decision with the state of the buckets: the tightest one counts."""
-        now = self.now()
+        now = self.bucket.now()
         remaining, reset_after = self.bucket.remaining(now), self.bucket.reset_after(now)
         if self.above is not None:
             above = self.above._verdict(wait)
@@ -917,7 +913,7 @@ class Engine:
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
         """Count a rejected waiter whose timeout has passed, and return the error to raise."""
         self.observers.reject("timeout")
-        return self._timeout_error(self.estimate(self.now(), waiter), waiter.timeout, waiter)
+        return self._timeout_error(self.estimate(self.bucket.now(), waiter), waiter.timeout, waiter)
 
     def _timeout_error(self, wait: float, timeout: float | None, waiter: Waiter) -> ThrottleTimeout:
         """Return the error of a timeout, which names the limiter above if that is the cause."""
@@ -976,7 +972,8 @@ class Engine:
         if self.consumer is task:
             self.consumer = None
             if self._timer is not None:
-                self._stop_timer()
+                self._timer.cancel()
+                self._timer = None
             if self.queue.count:
                 self.wake()  # the task was cancelled before its first step
             if self._stall is not None:
@@ -990,7 +987,8 @@ class Engine:
         """Serve the queue once, and set the timer for the next time."""
         assert self.loop is not None
         if self._timer is not None:
-            self._stop_timer()
+            self._timer.cancel()
+            self._timer = None
         try:
             if self.callers:
                 now = self.bucket.now()
@@ -1005,11 +1003,6 @@ class Engine:
             self.wake()  # the task, to its end
         elif seconds is not None and seconds < math.inf:  # else the answer of a store is served
             self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
 
     def fail_all(self, error: Exception) -> None:
         """Raise the error in all waiters."""
@@ -1105,7 +1098,7 @@ class Engine:
         """
         if not (self._starved and self.queue.count and self.in_flight):
             return None
-        wait = self._estimate_here(self.now(), self.queue.head, 0.0)
+        wait = self._estimate_here(self.bucket.now(), self.queue.head, 0.0)
         # Infinity: the store is called only with a free slot.
         return 0.0 if wait == math.inf else wait
 
@@ -1123,7 +1116,7 @@ class Engine:
             most = 1
         if self.shared is not None:
             return min(waiting, most, self.shared.batching.soon)
-        return min(waiting, max(1, self.bucket.startable(self.now(), most)))
+        return min(waiting, max(1, self.bucket.startable(self.bucket.now(), most)))
 
     # ---- outcomes --------------------------------------------------------------------------------
 
@@ -1352,7 +1345,7 @@ class Engine:
     def listen(self, listener: Listener) -> None:
         """Add a listener for all events from now on."""
         self.observers.add(listener)
-        self.now()  # voids the credit: entries on credit make no event
+        self.bucket.now()  # voids the credit: entries on credit make no event
 
     def store_changed(self, change: events.StoreDown | events.StoreUp | None) -> None:
         """Call the store if it is time to, serve the queue, and emit the event.
@@ -1412,7 +1405,7 @@ class Engine:
             clock = cast("Callable[[], float]", clock_for(clock))
         if clock != self.bucket.clock:
             # Timestamps of another clock are void; the rest of a pause is kept.
-            self.now()
+            self.bucket.now()
             self.pause.shift(clock() - self.bucket.clock())
             self.bucket.restart(clock)
             self.adaptation.restart()

@@ -130,17 +130,8 @@ class Observers:
 
     def paused(self, seconds: float, reason: events.Reason) -> None:
         """Log a pause, count it and emit it."""
-        until = ""
-        if seconds >= _MINUTE:
-            from datetime import datetime, timedelta  # few limiters are paused for so long
-
-            end = datetime.now().astimezone() + timedelta(seconds=seconds)
-            until = f", until {end:%H:%M:%S}" if seconds < _DAY else f", until {end:%Y-%m-%d %H:%M}"
-        # A key may come from an attacker: escaped and cut, it forges no line and fills no disk.
-        logger.info(
-            "%.200r is paused for %s%s: %s",
-            *(self.title, duration(seconds), until, events.REASONS[reason]),
-        )
+        if logger.isEnabledFor(logging.INFO):
+            self._log_pause(seconds, reason)
         self.pauses += 1
         if self.listeners:
             self.emit(events.Paused(self.key, seconds, reason))
@@ -166,9 +157,24 @@ class Observers:
             self.emit(events.ThrottlingSuspected(self.key, host, statuses, part))
 
     # ---- the log ---------------------------------------------------------------------------------
+    # A key may come from an attacker: escaped and cut, it forges no line and fills no disk.
+
+    def _log_pause(self, seconds: float, reason: events.Reason) -> None:
+        until = ""
+        if seconds >= _MINUTE:
+            from datetime import datetime, timedelta  # few limiters are paused for so long
+
+            end = datetime.now().astimezone() + timedelta(seconds=seconds)
+            until = f", until {end:%H:%M:%S}" if seconds < _DAY else f", until {end:%Y-%m-%d %H:%M}"
+        logger.info(
+            "%.200r is paused for %s%s: %s",
+            *(self.title, duration(seconds), until, events.REASONS[reason]),
+        )
 
     def log_slower(self, burst: float, guard: float) -> None:
         """Log that the limiter is slower than its limit."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
         bursts = "evenly spaced requests"
         if burst > 1.0:
             bursts = f"bursts of {number(burst)} at the most"

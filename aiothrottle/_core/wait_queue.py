@@ -214,9 +214,10 @@ class WaitQueue:
         """Iterate in order, including gaps, which have no future."""
         if not self.others:
             return iter(self.usual)
+        levels = {0.0: self.usual, **self.others} if self.usual else self.others
         # Of two waiters with the same place, the higher priority is first.
-        levels = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
-        return heapq.merge(*(level for _, level in levels), key=_place)
+        ordered = [levels[priority] for priority in sorted(levels, reverse=True)]
+        return heapq.merge(*ordered, key=_place) if ordered[1:] else iter(ordered[0])
 
     def clear(self) -> None:
         """Remove all waiters."""

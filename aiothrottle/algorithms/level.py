@@ -132,7 +132,10 @@ class Level:
 
         It can be more than the brim if it is put in piece by piece.
         """
-        level, most = self.tokens_at(now, limit, period), brim + ROUNDING
+        most = brim + ROUNDING
+        level = self.tokens - (now - self.at) * limit / period  # `tokens_at`, inlined
+        if level < 0.0:
+            level = 0.0
         if level + cost <= most:
             return 0.0
         tokens, at = (self.tokens, self.at) if level > 0.0 else (0.0, now)
