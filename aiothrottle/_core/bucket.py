@@ -202,7 +202,9 @@ class LocalBucket:
             opens_credit: Whether later requests may start without a decision.
         """
         self.granted += 1
-        self.charge(now, cost)
+        self.algorithm.take(self.state, now, cost)  # as in `charge`, without the call
+        if self.bound is not None:
+            self.bound.take(now, cost)
         if opens_credit:
             self.credit = self.startable(now, _MOST_CREDIT)
 

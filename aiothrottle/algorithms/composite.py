@@ -21,7 +21,7 @@ from aiothrottle.algorithms.protocol import (
     used,
 )
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
-from aiothrottle.algorithms.windows import SlidingWindowCounter
+from aiothrottle.algorithms.windows import Sections
 from aiothrottle.amounts import REQUESTS, ROUNDING, Amounts, amounts, by_name
 
 # The first byte of a dump; of several states, their number and the length of each follow.
@@ -243,7 +243,7 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
 
 def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
     """Return whether the state of `old` shows how much at least counts under `new`."""
-    if isinstance(new, SlidingWindowLog | SlidingWindowCounter) and type(old) is type(new):
+    if isinstance(new, SlidingWindowLog | Sections) and type(old) is type(new):
         return True  # it has the instants
     if math.inf in (old.capacity, new.capacity):
         return False

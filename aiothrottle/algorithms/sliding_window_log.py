@@ -13,8 +13,15 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from aiothrottle.algorithms.protocol import Algorithm, all_used_now, check_dumped, until
+from aiothrottle.algorithms.protocol import (
+    Algorithm,
+    all_used_now,
+    check_dumped,
+    set_fields,
+    until,
+)
 from aiothrottle.algorithms.windows import Window
+from aiothrottle.rate import Rate, RateLike, as_rate
 
 # Python counts small numbers down without allocating.
 _ROOM = 256
@@ -81,6 +88,16 @@ class SlidingWindowLog(Window):
     >>> window.delay(state, now=0.5, cost=1), window.delay(state, now=1.0, cost=1)
     (0.5, 0.0)
     """
+
+    rate: Rate
+
+    def __init__(self, rate: RateLike) -> None:
+        set_fields(self, rate=as_rate(rate))
+        self._measure(self.rate)
+
+    def constants(self) -> tuple[float, float, float]:
+        """Return limit, period and rounding, by which a port decides to the last bit alike."""
+        return self._limit, self._period, self._rounding
 
     def start(self) -> SlidingWindowLogState:
         """Return an empty log."""

@@ -4,14 +4,12 @@
 
 The fixed window is the counter of most servers; the documentation of Redis has it under INCR
 ("Pattern: Rate limiter 1"). With several counters, of which the last few are added, it slides; the
-more there are, the closer it is to `SlidingWindowLog`.
+more there are, the closer it is to `SlidingWindowLog`. So a fixed window is one with one section.
 """
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from aiothrottle._checks import check_whole
 from aiothrottle.algorithms.protocol import (
@@ -28,45 +26,171 @@ from aiothrottle.rate import Rate, RateLike, as_rate
 
 # Sums of fractional costs are off by a few units in the last place.
 _ROUNDING = 1e-9
-# The first byte of a dump.
-_FIXED_KIND, _SLIDING_KIND = 0x41, 0x51
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Window:
     """A limit of whole tokens per period."""
 
-    rate: Rate
     _limit: float = field(init=False, repr=False, compare=False)
     _period: float = field(init=False, repr=False, compare=False)
     _rounding: float = field(init=False, repr=False, compare=False)
 
-    def __init__(self, rate: RateLike) -> None:
-        rate = as_rate(rate)
-        whole = rate.in_whole_tokens
-        set_fields(self, rate=rate, _limit=whole.limit, _period=whole.period)
-        set_fields(self, _rounding=min(0.001, whole.limit * _ROUNDING))
+    def _measure(self, rate: Rate | None) -> None:
+        """Set limit and period while it is made; without a rate they are NaN."""
+        limit = period = math.nan
+        if rate is not None:
+            whole = rate.in_whole_tokens
+            limit, period = whole.limit, whole.period
+        rounding = min(0.001, limit * _ROUNDING)
+        set_fields(self, _limit=limit, _period=period, _rounding=rounding)
 
     @property
     def capacity(self) -> float:
         """The limit, in tokens."""
         return self._limit
 
-    def constants(self) -> tuple[float, float, float]:
-        """Return limit, period and rounding, by which a port decides to the last bit alike."""
-        return self._limit, self._period, self._rounding
-
 
 @dataclass(slots=True)
-class FixedWindowState:
-    """The period that is counted, and the tokens taken in it."""
+class Counts:
+    """The counters, oldest first, and the number of the section that the last one counts."""
 
-    index: float = -math.inf
-    count: float = 0.0
+    counts: list[float]
+    newest: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class FixedWindow(Window):
+class Sections(Window):
+    """A limit of what is counted in the last few sections of time."""
+
+    #: The first byte of a dump.
+    _kind: ClassVar[int]
+
+    _width: float = field(init=False, repr=False, compare=False)
+    _number: int = field(init=False, repr=False, compare=False)
+
+    def _divide(self, rate: Rate | None, number: int) -> None:
+        """Set the limit and the sections, while it is made."""
+        self._measure(rate)
+        set_fields(self, _width=self._period / number, _number=number)
+
+    def constants(self) -> tuple[float, float, float, int]:
+        """Return limit, width, rounding and number of sections: by them a port decides alike."""
+        return self._limit, self._width, self._rounding, self._number
+
+    def start(self) -> Counts:
+        """Return counters of zero.
+
+        Raises:
+            ValueError: It has no rate.
+        """
+        if math.isnan(self._limit):
+            raise ValueError(f"{self!r} has no rate: write {type(self).__name__}('10/s')")
+        return Counts([0.0] * self._number)
+
+    def delay(self, state: Counts, now: float, cost: float) -> float:
+        """Seconds until enough sections have left the window for `cost`."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: Counts, now: float, cost: float, ahead: float) -> float:
+        """Seconds until enough have left it for `cost` after the `ahead` tokens."""
+        if cost > self._limit:
+            return math.inf
+        if cost == 0:
+            return 0.0
+        # A whole limit in each period to come, and the rest in the first of them.
+        turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
+        index = self._room_from(state, now, ahead + cost - turns * self._limit)
+        if index == self._present(state, now) and not turns:
+            return 0.0
+        return until(edge(index + turns * self._number, self._width), now)
+
+    def take(self, state: Counts, now: float, cost: float) -> None:
+        """Count `cost` in the present section."""
+        if cost:
+            index = math.floor(now / self._width)
+            if index > state.newest:
+                gone = self._gone(state, now)
+                state.counts[:] = [*state.counts[gone:], *[0.0] * gone]
+                state.newest = index
+            state.counts[-1] += cost
+
+    def allowance(self, state: Counts, now: float, most: int) -> int:
+        """Return what the window leaves now: later there is only more."""
+        return int(min(most, self.remaining(state, now)))
+
+    def remaining(self, state: Counts, now: float) -> float:
+        """Tokens that the window leaves of the limit."""
+        return max(0.0, self._limit - self.used(state, now))
+
+    def used(self, state: Counts, now: float) -> float:
+        """Tokens that the window has counted."""
+        return math.fsum(state.counts[self._gone(state, now) :])
+
+    def reset_after(self, state: Counts, now: float) -> float:
+        """Seconds until the last section with anything in it has left the window."""
+        for age, count in enumerate(reversed(state.counts)):
+            if count:
+                return until(edge(state.newest - age + self._number, self._width), now)
+        return 0.0
+
+    def refund(self, state: Counts, now: float, cost: float, at: float) -> None:
+        """Subtract `cost` from the section of `at`, if that still counts."""
+        place = math.floor(at / self._width) - state.newest + self._number - 1
+        if self._gone(state, now) <= place < self._number:
+            left = state.counts[int(place)] - cost
+            state.counts[int(place)] = left if left > self._rounding else 0.0
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> Counts:
+        """Count what `old` has counted, each section at its end: it was not all taken before."""
+        if not isinstance(old, Sections):
+            return all_used_now(self, old, state, now)
+        fresh, kept = self.start(), cast("Counts", state)
+        for place in range(old._gone(kept, now), old._number):
+            index = kept.newest + 1 + place - old._number
+            last = math.nextafter(edge(index + 1, old._width), -math.inf)
+            self.take(fresh, min(last, now), kept.counts[place])
+        return fresh
+
+    def dump(self, state: Counts) -> bytes:
+        """Return the counters as bytes."""
+        return pack(self._kind, state.newest, *state.counts)
+
+    def load(self, data: bytes) -> Counts:
+        """Return the state that was dumped."""
+        algorithm = type(self).__name__
+        newest, *counts = unpack(self._kind, data, algorithm, 1 + self._number)
+        check_dumped(newest, algorithm, fresh=True, whole=True)
+        check_dumped(newest * self._width, algorithm, fresh=True)
+        for count in (*counts, sum(counts)):
+            check_dumped(count, algorithm, least=0.0)
+        if newest == -math.inf and any(counts):
+            raise ValueError(f"not a dump of {algorithm}: tokens without a section")
+        return Counts(counts, newest)
+
+    def _present(self, state: Counts, now: float) -> float:
+        """Return the section that counts what is taken at `now`."""
+        return max(state.newest, math.floor(now / self._width))
+
+    def _gone(self, state: Counts, now: float) -> int:
+        """Return how many counters, from the oldest, have left the window at `now`."""
+        return int(min(self._number, self._present(state, now) - state.newest))
+
+    def _room_from(self, state: Counts, now: float, cost: float) -> float:
+        """Return the first section, the present one or later, that has room for `cost`."""
+        gone = self._gone(state, now)
+        missing = math.fsum(state.counts[gone:]) + cost - self._limit - self._rounding
+        if missing <= 0:
+            return self._present(state, now)
+        for place in range(gone, self._number):
+            missing -= state.counts[place]
+            if missing <= 0:
+                return state.newest + 1 + place
+        return state.newest + self._number
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FixedWindow(Sections):
     """N per calendar period; up to 2N in less than a period, around a boundary.
 
     The periods are aligned to the zero of the clock: an instant is in period
@@ -89,94 +213,16 @@ class FixedWindow(Window):
     (0.25, 0.0)
     """
 
-    @property
-    def width(self) -> float:
-        """Seconds of a period: a state that counts in others is of no use."""
-        return self._period
+    rate: Rate
+    _kind: ClassVar[int] = 0x41
 
-    def start(self) -> FixedWindowState:
-        """Return a count of zero, of no period."""
-        return FixedWindowState()
-
-    def delay(self, state: FixedWindowState, now: float, cost: float) -> float:
-        """Seconds until the next period, if this one has no room for `cost`, else 0.0."""
-        return self.delay_behind(state, now, cost, 0.0)
-
-    def delay_behind(self, state: FixedWindowState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the first period that has room for it after the `ahead` tokens."""
-        if cost > self._limit:
-            return math.inf
-        if cost == 0:
-            return 0.0
-        index, count = self._present(state, now)
-        wanted = ahead + cost - self._rounding
-        free = max(0.0, self._limit - count)
-        if wanted <= free:
-            return 0.0
-        # A whole limit in each of the next periods, for all that this one has no room for.
-        periods = max(1, math.ceil((wanted - free) / self._limit))
-        return until(edge(index + periods, self._period), now)
-
-    def take(self, state: FixedWindowState, now: float, cost: float) -> None:
-        """Count `cost` in the present period."""
-        if cost:
-            index, count = self._present(state, now)
-            state.index, state.count = index, count + cost
-
-    def allowance(self, state: FixedWindowState, now: float, most: int) -> int:
-        """Return what this period has left: what is taken in a later one leaves room here."""
-        return int(min(most, self.remaining(state, now)))
-
-    def remaining(self, state: FixedWindowState, now: float) -> float:
-        """Tokens that this period has left."""
-        return max(0.0, self._limit - self.used(state, now))
-
-    def used(self, state: FixedWindowState, now: float) -> float:
-        """Tokens that this period has counted."""
-        return self._present(state, now)[1]
-
-    def reset_after(self, state: FixedWindowState, now: float) -> float:
-        """Seconds until the next period, if anything is counted in this one."""
-        index, count = self._present(state, now)
-        return until(edge(index + 1, self._period), now) if count else 0.0
-
-    def refund(self, state: FixedWindowState, now: float, cost: float, at: float) -> None:
-        """Subtract `cost`, if it was counted in the present period."""
-        index, count = self._present(state, now)
-        if count and math.floor(at / self._period) == index:
-            left = count - cost
-            state.count = left if left > self._rounding else 0.0
-
-    def dump(self, state: FixedWindowState) -> bytes:
-        """Return the two numbers as bytes."""
-        return pack(_FIXED_KIND, state.index, state.count)
-
-    def load(self, data: bytes) -> FixedWindowState:
-        """Return the state that was dumped."""
-        index, count = unpack(_FIXED_KIND, data, "FixedWindow", 2)
-        check_dumped(index, "FixedWindow", fresh=True, whole=True)
-        check_dumped(index * self._period, "FixedWindow", fresh=True)
-        check_dumped(count, "FixedWindow", least=0.0)
-        if count and index == -math.inf:
-            raise ValueError("not a dump of FixedWindow: tokens without a period")
-        return FixedWindowState(index, count)
-
-    def _present(self, state: FixedWindowState, now: float) -> tuple[float, float]:
-        """Return the period that counts at `now`, and its count."""
-        index = math.floor(now / self._period)
-        return (index, 0.0) if index > state.index else (state.index, state.count)
-
-
-@dataclass(slots=True)
-class SlidingWindowCounterState:
-    """The counters, oldest first, and the number of the section that the last one counts."""
-
-    counts: deque[float]
-    newest: float = -math.inf
+    def __init__(self, rate: RateLike) -> None:
+        set_fields(self, rate=as_rate(rate))
+        self._divide(self.rate, 1)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindowCounter:
+class SlidingWindowCounter(Sections):
     """N per period, within an error of period/buckets; a handful of counters, however large N is.
 
     Time is cut into sections of ``width = period / buckets``, aligned to the zero of the clock: an
@@ -207,145 +253,13 @@ class SlidingWindowCounter:
 
     rate: Rate | None
     buckets: int
-    _limit: float = field(init=False, repr=False, compare=False)
-    _width: float = field(init=False, repr=False, compare=False)
-    _rounding: float = field(init=False, repr=False, compare=False)
+    _kind: ClassVar[int] = 0x51
 
     def __init__(self, rate: RateLike | None = None, *, buckets: int = 10) -> None:
         check_whole("buckets", buckets)
-        given = None if rate is None else as_rate(rate)
-        whole = given and given.in_whole_tokens
-        limit = whole.limit if whole else math.nan
-        width = whole.period / buckets if whole else math.nan
-        set_fields(self, rate=given, buckets=buckets, _limit=limit, _width=width)
-        set_fields(self, _rounding=min(0.001, limit * _ROUNDING))
+        set_fields(self, rate=None if rate is None else as_rate(rate), buckets=buckets)
+        self._divide(self.rate, buckets)
 
     def with_rate(self, rate: Rate) -> "SlidingWindowCounter":
         """Return a window with as many buckets at that rate."""
         return SlidingWindowCounter(rate, buckets=self.buckets)
-
-    @property
-    def capacity(self) -> float:
-        """The limit, in tokens."""
-        return self._limit
-
-    @property
-    def width(self) -> float:
-        """Seconds of a section: a state that counts in others is of no use."""
-        return self._width
-
-    def constants(self) -> tuple[float, float, float, int]:
-        """Return limit, width, rounding and buckets, by which a port decides alike."""
-        return self._limit, self._width, self._rounding, self.buckets
-
-    def start(self) -> SlidingWindowCounterState:
-        """Return counters of zero.
-
-        Raises:
-            ValueError: It has no rate.
-        """
-        if self.rate is None:
-            raise ValueError(
-                f"{self!r} has no rate: write SlidingWindowCounter('10/s', buckets=10)"
-            )
-        return SlidingWindowCounterState(deque([0.0] * self.buckets, self.buckets))
-
-    def delay(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
-        """Seconds until enough sections have left the window for `cost`."""
-        return self.delay_behind(state, now, cost, 0.0)
-
-    def delay_behind(
-        self, state: SlidingWindowCounterState, now: float, cost: float, ahead: float
-    ) -> float:
-        """Seconds until enough have left it for `cost` after the `ahead` tokens."""
-        if cost > self._limit:
-            return math.inf
-        if cost == 0:
-            return 0.0
-        # A whole limit in each period to come, and the rest in the first of them.
-        turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
-        index = self._room_from(state, now, ahead + cost - turns * self._limit)
-        if index == self._present(state, now) and not turns:
-            return 0.0
-        return until(edge(index + turns * self.buckets, self._width), now)
-
-    def take(self, state: SlidingWindowCounterState, now: float, cost: float) -> None:
-        """Count `cost` in the present section."""
-        if cost:
-            index = math.floor(now / self._width)
-            if index > state.newest:
-                state.counts.extend([0.0] * self._gone(state, now))
-                state.newest = index
-            state.counts[-1] += cost
-
-    def allowance(self, state: SlidingWindowCounterState, now: float, most: int) -> int:
-        """Return what the window leaves now: later there is only more."""
-        return int(min(most, self.remaining(state, now)))
-
-    def remaining(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Tokens that the window leaves of the limit."""
-        return max(0.0, self._limit - self.used(state, now))
-
-    def used(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Tokens that the window has counted."""
-        return math.fsum(islice(state.counts, self._gone(state, now), None))
-
-    def reset_after(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Seconds until the last section with anything in it has left the window."""
-        for age, count in enumerate(reversed(state.counts)):
-            if count:
-                return until(edge(state.newest - age + self.buckets, self._width), now)
-        return 0.0
-
-    def refund(self, state: SlidingWindowCounterState, now: float, cost: float, at: float) -> None:
-        """Subtract `cost` from the section of `at`, if that still counts."""
-        place = math.floor(at / self._width) - state.newest + self.buckets - 1
-        if self._gone(state, now) <= place < self.buckets:
-            left = state.counts[int(place)] - cost
-            state.counts[int(place)] = left if left > self._rounding else 0.0
-
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowCounterState:
-        """Count what `old` has counted, each section at its end: it was not all taken before."""
-        if not isinstance(old, SlidingWindowCounter):
-            return all_used_now(self, old, state, now)
-        fresh, kept = self.start(), cast("SlidingWindowCounterState", state)
-        for place in range(old._gone(kept, now), old.buckets):
-            index = kept.newest + 1 + place - old.buckets
-            last = math.nextafter(edge(index + 1, old._width), -math.inf)
-            self.take(fresh, min(last, now), kept.counts[place])
-        return fresh
-
-    def dump(self, state: SlidingWindowCounterState) -> bytes:
-        """Return the counters as bytes."""
-        return pack(_SLIDING_KIND, state.newest, *state.counts)
-
-    def load(self, data: bytes) -> SlidingWindowCounterState:
-        """Return the state that was dumped."""
-        newest, *counts = unpack(_SLIDING_KIND, data, "SlidingWindowCounter", 1 + self.buckets)
-        check_dumped(newest, "SlidingWindowCounter", fresh=True, whole=True)
-        check_dumped(newest * self._width, "SlidingWindowCounter", fresh=True)
-        for count in (*counts, sum(counts)):
-            check_dumped(count, "SlidingWindowCounter", least=0.0)
-        if newest == -math.inf and any(counts):
-            raise ValueError("not a dump of SlidingWindowCounter: tokens without a section")
-        return SlidingWindowCounterState(deque(counts, self.buckets), newest)
-
-    def _present(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Return the section that counts what is taken at `now`."""
-        return max(state.newest, math.floor(now / self._width))
-
-    def _gone(self, state: SlidingWindowCounterState, now: float) -> int:
-        """Return how many counters, from the oldest, have left the window at `now`."""
-        return int(min(self.buckets, self._present(state, now) - state.newest))
-
-    def _room_from(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
-        """Return the first section, the present one or later, that has room for `cost`."""
-        gone = self._gone(state, now)
-        missing = math.fsum(islice(state.counts, gone, None)) + cost - self._limit - self._rounding
-        if missing <= 0:
-            return self._present(state, now)
-        for place in range(gone, self.buckets):
-            missing -= state.counts[place]
-            if missing <= 0:
-                return state.newest + 1 + place
-        return state.newest + self.buckets

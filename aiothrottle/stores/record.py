@@ -19,13 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from aiothrottle._checks import number
-from aiothrottle.algorithms import (
-    AllOf,
-    FixedWindow,
-    PerResource,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-)
+from aiothrottle.algorithms import AllOf, PerResource, SlidingWindowLog
 from aiothrottle.algorithms.protocol import (
     LATEST,
     Algorithm,
@@ -34,6 +28,7 @@ from aiothrottle.algorithms.protocol import (
     max_wait,
     until,
 )
+from aiothrottle.algorithms.windows import Sections
 from aiothrottle.amounts import nothing
 from aiothrottle.stores.store import Answer, Step
 
@@ -261,10 +256,9 @@ def _shape(algorithm: Algorithm[Any]) -> str:
         return f"PerResource({','.join(parts)})"
     name = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
     # Their state counts in sections of time: with others it would mean nothing.
-    if isinstance(algorithm, FixedWindow):
-        return f"{name}({float(algorithm.width)!r})"
-    if isinstance(algorithm, SlidingWindowCounter):
-        return f"{name}({algorithm.width!r},{algorithm.buckets})"
+    if isinstance(algorithm, Sections):
+        _, width, _, number = algorithm.constants()
+        return f"{name}({width!r},{number})"
     return name
 
 

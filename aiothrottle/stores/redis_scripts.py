@@ -41,15 +41,15 @@ _DAMAGE = "a key is of another type, or a value is none that a store writes"
 # The most records whose arguments are cached: a kilobyte each.
 _MANY = 16_384
 # Which algorithm of the script decides; the constants follow.
-_LEVEL, _ROLLING, _FIXED, _SLIDING = 1, 2, 3, 4
+_LEVEL, _ROLLING, _SECTIONS = 1, 2, 3
 _KINDS: Final[dict[type[Any], int]] = {
     TokenBucket: _LEVEL,
     LeakyBucket: _LEVEL,
     WaitUntil: _LEVEL,
     Cooldown: _LEVEL,
     SlidingWindowLog: _ROLLING,
-    FixedWindow: _FIXED,
-    SlidingWindowCounter: _SLIDING,
+    FixedWindow: _SECTIONS,
+    SlidingWindowCounter: _SECTIONS,
 }
 
 

@@ -198,7 +198,7 @@ TWO_OF_THEM = AllOf(BUCKET, Cooldown(3, 60))
         (BUCKET, Level(1.0, math.inf).dump(0x21), "cannot contain inf"),
         (BUCKET, Level(1.0, math.nextafter(1e10, math.inf)).dump(0x21), "cannot contain 1000000"),
         (FixedWindow("3/s"), struct.pack("<Bdd", 0x41, 3.5, 1.0), "cannot contain 3.5"),
-        (FixedWindow("3/s"), struct.pack("<Bdd", 0x41, -math.inf, 1.0), "without a period"),
+        (FixedWindow("3/s"), struct.pack("<Bdd", 0x41, -math.inf, 1.0), "without a section"),
         (
             SlidingWindowCounter("3/s", buckets=1),
             struct.pack("<Bdd", 0x51, -math.inf, 1.0),

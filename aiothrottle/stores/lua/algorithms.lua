@@ -342,8 +342,8 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   return algorithm
 end
 
--- The search for the beginning of half a period would never end.
-local function check_periods(state, at, count, width)
+-- The search for the beginning of half a section would never end.
+local function check_sections(state, at, count, width)
   local index = state[at]
   if index ~= -huge and not (floor(index) == index and abs(index) < MOST) then damage() end
   if not is_time(index * width) then damage() end
@@ -352,61 +352,13 @@ local function check_periods(state, at, count, width)
   end
 end
 
--- ---- FixedWindow: the period that is counted, and its tokens ------------------------------------
+-- ---- Sections: the newest section of time, then the count of each, oldest first ----------------
 
-local function fixed_algorithm(state, at, limit, period, rounding)
-  local algorithm = {size = 2, most = limit}
-  state[at], state[at + 1] = state[at] or -huge, state[at + 1] or 0
-  check_periods(state, at, 1, period)
-
-  local function seen(now)
-    local index = floor(now / period)
-    if index > state[at] then return index, 0 end
-    return state[at], state[at + 1]
-  end
-
-  function algorithm.delay(now, cost)
-    if cost > limit then return huge end
-    local index, count = seen(now)
-    local wanted, free = cost - rounding, max(0, limit - count)
-    if wanted <= free then return 0 end
-    return wait_until(edge(index + max(1, ceil((wanted - free) / limit)), period), now)
-  end
-
-  function algorithm.take(now, cost)
-    local index, count = seen(now)
-    state[at], state[at + 1] = index, count + cost
-  end
-
-  function algorithm.remaining(now)
-    local _, count = seen(now)
-    return max(0, limit - count)
-  end
-
-  function algorithm.reset_after(now)
-    local index, count = seen(now)
-    if count == 0 then return 0 end
-    return wait_until(edge(index + 1, period), now)
-  end
-
-  function algorithm.refund(now, cost, instant)
-    local index, count = seen(now)
-    if count ~= 0 and floor(instant / period) == index then
-      local rest = count - cost
-      state[at + 1] = rest > rounding and rest or 0
-    end
-  end
-
-  return algorithm
-end
-
--- ---- SlidingWindowCounter: the newest section of time, then the count of each, oldest first -----
-
-local function sliding_algorithm(state, at, limit, width, rounding, buckets)
+local function sections_algorithm(state, at, limit, width, rounding, buckets)
   local algorithm = {size = 1 + buckets, most = limit}
   state[at] = state[at] or -huge
   for place = at + 1, at + buckets do state[place] = state[place] or 0 end
-  check_periods(state, at, buckets, width)
+  check_sections(state, at, buckets, width)
 
   local function present(now) return max(state[at], floor(now / width)) end
   local function gone(now) return min(buckets, present(now) - state[at]) end

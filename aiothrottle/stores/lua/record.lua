@@ -121,12 +121,9 @@ local function open(state, size)
       algorithm = rolling_algorithm(state, at, logs[#logs], not resource and last_taken,
         unpack(algorithm_numbers, place + 1, place + count))
       windows[#logs] = algorithm
-    elseif kind == 3 then
-      count = 3
-      algorithm = fixed_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
     else
       count = 4
-      algorithm = sliding_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+      algorithm = sections_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
     end
     if not algorithm.keep then
       local first, final = at, at + algorithm.size - 1
