@@ -3,7 +3,8 @@
 import copy
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -34,8 +35,11 @@ _Part: TypeAlias = tuple[int, Algorithm[Any], Capabilities]
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Composite:
-    """What has nothing to do with costs: the state is the tuple of the algorithms' states."""
+class Composite(ABC):
+    """Several algorithms, each of which takes its share of a cost.
+
+    The state is the tuple of their states.
+    """
 
     algorithms: tuple[Algorithm[Any], ...]
     # The place of each, in the state too, the algorithm, and what it can do.
@@ -99,24 +103,86 @@ class Composite:
             raise ValueError(f"not a dump of AllOf: {len(data) - end} bytes too many")
         return tuple(state)
 
-    def _when_all_admit(
-        self, state: States, now: float, costs: Sequence[float], delay: float
-    ) -> float:
-        """Return the least delay, from the greatest of all on, after which all admit their costs.
+    @abstractmethod
+    def _shares(self, cost: float) -> list[float]:
+        """Return what each of them takes of the cost."""
 
-        An algorithm may admit now and not then, and a timestamp be off by a rounding: so each is
-        asked again for the later one.
-        """
-        while 0.0 < delay < math.inf:
+    @abstractmethod
+    def _limits(self, tokens: Sequence[float]) -> float:
+        """Return the least of what each has."""
+
+    def delay(self, state: States, now: float, cost: float) -> float:
+        """Seconds until all of them admit what they take of `cost`."""
+        costs, delay = self._shares(cost), 0.0
+        while True:
             more = 0.0
             for place, algorithm, _ in self._parts:
                 each = algorithm.delay(state[place], now + delay, costs[place])
                 if each > more:
                     more = each
-            if more <= 0.0:
-                break
-            delay = max(delay + more, delay + math.ulp(abs(now) + delay))
+            if not more or more == math.inf:
+                return delay + more
+            # One may admit now and not then, and a timestamp be off by a rounding: they are asked
+            # again for the later one.
+            delay = max(delay + more, delay + math.ulp(abs(now) + delay)) if delay else more
+
+    def delay_behind(self, state: States, now: float, cost: float, ahead: float) -> float:
+        """Seconds until all of them admit what they take of `cost`, after the `ahead` tokens."""
+        if not ahead:
+            return self.delay(state, now, cost)
+        costs, before, delay = self._shares(cost), self._shares(ahead), 0.0
+        for place, algorithm, can in self._parts:
+            tokens, first = costs[place], before[place]
+            if first > ROUNDING and not tokens and cost:
+                # It needs nothing of this resource, but may not overtake the requests that do.
+                tokens = min(first, algorithm.capacity)
+                first -= tokens
+            if tokens:
+                each = can.delay_behind(algorithm, state[place], now, tokens, first)
+                if each > delay:
+                    delay = each
         return delay
+
+    def take(self, state: States, now: float, cost: float) -> None:
+        """Take of each what it takes of the cost."""
+        costs = self._shares(cost)
+        for place, algorithm, _ in self._parts:
+            if costs[place]:
+                algorithm.take(state[place], now, costs[place])
+
+    def allowance(self, state: States, now: float, most: int) -> int:
+        """Return how many costs of 1 all of them allow."""
+        costs = self._shares(1.0)
+        for place, algorithm, can in self._parts:
+            if most and costs[place]:
+                most = can.allowance(algorithm, state[place], now, most)
+        return most
+
+    def take_each(self, state: States, timestamps: Sequence[float]) -> None:
+        """Take a cost of 1 at each of the timestamps."""
+        costs = self._shares(1.0)
+        for place, algorithm, can in self._parts:
+            if costs[place]:
+                can.take_each(algorithm, state[place], timestamps)
+
+    def remaining(self, state: States, now: float) -> float:
+        """The least that one of them has remaining; of several resources, that of each."""
+        return self._limits([each.remaining(state[place], now) for place, each, _ in self._parts])
+
+    def refund(self, state: States, now: float, cost: float, at: float) -> None:
+        """Give back to each what it took of the cost."""
+        costs = self._shares(cost)
+        for place, algorithm, can in self._parts:
+            if costs[place]:
+                can.refund(algorithm, state[place], now, costs[place], at)
+
+    def _cost_of_rejects(self, state: States, now: float, cost: float, ahead: float) -> list[float]:
+        """Return what each of them takes of a rejected cost."""
+        costs, before = self._shares(cost), self._shares(ahead)
+        return [
+            can.cost_of_reject(algorithm, state[place], now, costs[place], before[place])
+            for place, algorithm, can in self._parts
+        ]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -152,40 +218,11 @@ class AllOf(Composite):
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self.algorithms))})"
 
-    def delay(self, state: States, now: float, cost: float) -> float:
-        """Seconds until all of them admit `cost`."""
-        return self.delay_behind(state, now, cost, 0.0)
+    def _shares(self, cost: float) -> list[float]:
+        return [cost] * len(self.algorithms)
 
-    def delay_behind(self, state: States, now: float, cost: float, ahead: float) -> float:
-        """Seconds until all of them admit `cost` after the `ahead` tokens."""
-        delay = 0.0
-        for place, algorithm, can in self._parts:
-            each = can.delay_behind(algorithm, state[place], now, cost, ahead)
-            if each > delay:
-                delay = each
-        if ahead or not delay:
-            return delay
-        return self._when_all_admit(state, now, [cost] * len(state), delay)
-
-    def take(self, state: States, now: float, cost: float) -> None:
-        """Take `cost` of each."""
-        for place, algorithm, _ in self._parts:
-            algorithm.take(state[place], now, cost)
-
-    def allowance(self, state: States, now: float, most: int) -> int:
-        """Return the least that one of them allows."""
-        for place, algorithm, can in self._parts:
-            most = most and can.allowance(algorithm, state[place], now, most)
-        return most
-
-    def take_each(self, state: States, timestamps: Sequence[float]) -> None:
-        """Take a cost of 1 of each at each of the timestamps."""
-        for place, algorithm, can in self._parts:
-            can.take_each(algorithm, state[place], timestamps)
-
-    def remaining(self, state: States, now: float) -> float:
-        """The least that one of them has remaining."""
-        return min(each.remaining(state[place], now) for place, each, _ in self._parts)
+    def _limits(self, tokens: Sequence[float]) -> float:
+        return min(tokens)
 
     def used(self, state: States, now: float) -> float:
         """Tokens that count where the least is left; less than none is left where there is a debt.
@@ -223,15 +260,7 @@ class AllOf(Composite):
 
     def cost_of_reject(self, state: States, now: float, cost: float, ahead: float) -> float:
         """The most that one of them takes for a rejected `cost`."""
-        return max(
-            can.cost_of_reject(algorithm, state[place], now, cost, ahead)
-            for place, algorithm, can in self._parts
-        )
-
-    def refund(self, state: States, now: float, cost: float, at: float) -> None:
-        """Give `cost` back to each."""
-        for place, algorithm, can in self._parts:
-            can.refund(algorithm, state[place], now, cost, at)
+        return max(self._cost_of_rejects(state, now, cost, ahead))
 
 
 def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[Any], Any]]:
@@ -310,53 +339,15 @@ class PerResource(Composite):
     def _of(self, name: str, state: States) -> tuple[AllOf, States]:
         return self.by_resource[name], tuple(state[place] for place in self._places(name))
 
-    def delay(self, state: States, now: float, cost: float) -> float:
-        """Seconds until all of them admit their part of the cost."""
-        return self.delay_behind(state, now, cost, 0.0)
+    def _shares(self, cost: float) -> list[float]:
+        tokens = by_name(cost)
+        return [tokens.get(name, 0.0) for name in self.names]
 
-    def delay_behind(self, state: States, now: float, cost: float, ahead: float) -> float:
-        """Seconds until all of them admit their part of the cost after the `ahead` tokens."""
-        wanted = by_name(cost)
-        before: Mapping[str, float] = by_name(ahead) if ahead else {}
-        delay = 0.0
-        for place, algorithm, can in self._parts:
-            name = self.names[place]
-            tokens, first = wanted.get(name, 0.0), before.get(name, 0.0)
-            if first > ROUNDING and not tokens and cost:
-                # It needs nothing of this resource, but may not overtake the requests that do.
-                tokens = min(first, algorithm.capacity)
-                first -= tokens
-            if tokens:
-                each = can.delay_behind(algorithm, state[place], now, tokens, first)
-                if each > delay:
-                    delay = each
-        if ahead or not delay:
-            return delay
-        return self._when_all_admit(state, now, [wanted.get(it, 0.0) for it in self.names], delay)
-
-    def take(self, state: States, now: float, cost: float) -> None:
-        """Take of each its part of the cost."""
-        wanted = by_name(cost)
-        for place, algorithm, _ in self._parts:
-            if tokens := wanted.get(self.names[place]):
-                algorithm.take(state[place], now, tokens)
-
-    def allowance(self, state: States, now: float, most: int) -> int:
-        """Return how many single requests all of them allow."""
-        for place, algorithm, can in self._parts:
-            if self.names[place] == REQUESTS and most:
-                most = can.allowance(algorithm, state[place], now, most)
-        return most
-
-    def take_each(self, state: States, timestamps: Sequence[float]) -> None:
-        """Take a single request at each of the timestamps."""
-        for place, algorithm, can in self._parts:
-            if self.names[place] == REQUESTS:
-                can.take_each(algorithm, state[place], timestamps)
-
-    def remaining(self, state: States, now: float) -> float:
-        """The tokens of each resource that can be taken at `now`."""
-        return self._limits([each.remaining(state[place], now) for place, each, _ in self._parts])
+    def _limits(self, tokens: Sequence[float]) -> Amounts:
+        limits = dict.fromkeys(self.resources, math.inf)  # requests may have no limit
+        for name, limit in zip(self.names, tokens, strict=True):
+            limits[name] = min(limit, limits[name])
+        return Amounts(limits)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> States:
         """Continue each resource where it stands in `old`; one that is new there is fresh."""
@@ -372,29 +363,11 @@ class PerResource(Composite):
 
     def cost_of_reject(self, state: States, now: float, cost: float, ahead: float) -> float:
         """What a rejected cost takes nevertheless: of each resource the most of its algorithms."""
-        wanted, before = by_name(cost), by_name(ahead)
-        costs: dict[str, float] = {}
-        for place, algorithm, can in self._parts:
-            name = self.names[place]
-            if tokens := wanted.get(name):
-                first = before.get(name, 0.0)
-                taken = can.cost_of_reject(algorithm, state[place], now, tokens, first)
-                costs[name] = max(taken, costs.get(name, 0.0))
+        costs = dict.fromkeys(self.names, 0.0)
+        rejects = self._cost_of_rejects(state, now, cost, ahead)
+        for name, taken in zip(self.names, rejects, strict=True):
+            costs[name] = max(taken, costs[name])
         return amounts(costs)
-
-    def refund(self, state: States, now: float, cost: float, at: float) -> None:
-        """Give back to each its part of the cost."""
-        returned = by_name(cost)
-        for place, algorithm, can in self._parts:
-            if tokens := returned.get(self.names[place]):
-                can.refund(algorithm, state[place], now, tokens, at)
-
-    def _limits(self, tokens: Sequence[float]) -> Amounts:
-        """Return the least of each resource; requests without a limit are infinite."""
-        limits = dict.fromkeys(self.resources, math.inf)
-        for name, limit in zip(self.names, tokens, strict=True):
-            limits[name] = min(limit, limits[name])
-        return Amounts(limits)
 
 
 @dataclass(frozen=True, slots=True)
