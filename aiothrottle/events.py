@@ -60,13 +60,14 @@ REASONS: dict[Reason, str] = {
 class _Named:
     #: The name of the limiter, `RateLimiter.name`; of no account for equality.
     name: str = field(default="", kw_only=True, compare=False)
+    #: The key in a `KeyedRateLimiter`.
+    key: Hashable
 
 
 @dataclass(slots=True)
 class Granted(_Named):
     """The limiter granted a request."""
 
-    key: Hashable
     #: Tokens; of a limiter with resources, those of ``requests``.
     cost: float
     #: Seconds that the request waited; 0.0 if it was granted at once.
@@ -79,7 +80,6 @@ class Granted(_Named):
 class Rejected(_Named):
     """The limiter rejected a request: no room for `try_acquire`, a timeout, a full queue."""
 
-    key: Hashable
     #: "no room": for `try_acquire`. "timeout": the wait is too long. "queue full": see `max_queue`.
     reason: Rejection
 
@@ -88,7 +88,6 @@ class Rejected(_Named):
 class Throttled(_Named):
     """The server throttled a request (429): see `Permit.report_throttled`."""
 
-    key: Hashable
     #: Seconds that the server asked to wait; None: it sent no duration.
     retry_after: float | None
 
@@ -101,7 +100,6 @@ class ThrottlingSuspected(_Named):
     `Retry.throttled_statuses`.
     """
 
-    key: Hashable
     #: The host of the URL.
     host: str
     #: Which of the two statuses.
@@ -114,7 +112,6 @@ class ThrottlingSuspected(_Named):
 class Paused(_Named):
     """A pause began, or became longer by a second or more."""
 
-    key: Hashable
     #: Seconds from now until the pause ends.
     seconds: float
     #: "retry-after": the server throttled a request and sent a duration. "throttled": it throttled
@@ -128,7 +125,6 @@ class Paused(_Named):
 class Retried(_Named):
     """A session or transport is going to retry a request."""
 
-    key: Hashable
     #: The number of the next attempt: 2 is the first retry.
     attempt: int
     #: Seconds until the next attempt.
@@ -143,7 +139,6 @@ class Retried(_Named):
 class Adapted(_Named):
     """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, guard, burst) changed its value."""
 
-    key: Hashable
     #: "rate": tokens per second; infinity: none is learned. "slots": the concurrency limit;
     #: infinity: the limiter's own. "guard": seconds. "burst": tokens.
     what: Literal["rate", "slots", "guard", "burst"]
@@ -157,7 +152,6 @@ class Adapted(_Named):
 class QuotaUpdated(_Named):
     """The server reported its quota or its rates, and the limiter keeps to them."""
 
-    key: Hashable
     #: Tokens that the server has left; None: not reported.
     remaining: float | None
     #: Seconds until the server resets the quota; None: not reported.
@@ -172,7 +166,6 @@ class QuotaUpdated(_Named):
 class QuotaMissing(_Named):
     """The server has reported no limit, so ``rate_limit="server"`` has nothing to follow."""
 
-    key: Hashable
     #: The number of answers without a report.
     answers: int
 
@@ -181,7 +174,6 @@ class QuotaMissing(_Named):
 class StoreDown(_Named):
     """The store of a shared limit does not answer."""
 
-    key: Hashable
     #: Usually a `StoreUnavailable`, whose cause is the error of the driver.
     error: Exception
     #: The number of the outage in this process, the same for all limiters that share the store.
@@ -192,7 +184,6 @@ class StoreDown(_Named):
 class StoreUp(_Named):
     """The store answers again."""
 
-    key: Hashable
     #: Seconds that the outage lasted.
     after: float
 

@@ -1,4 +1,7 @@
-"""The public face of one engine: checks arguments, and calls the engine."""
+"""The public face of one engine: checks arguments, and calls the engine.
+
+Invariant: a wrong argument, or two that contradict each other, raise before a limiter exists.
+"""
 
 import asyncio
 import functools
@@ -10,24 +13,36 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self
 
 from aiothrottle import events
 from aiothrottle._checks import (
+    check_choice,
     check_number,
+    check_whole,
     duration,
     explains_arguments,
     no_attribute,
     number,
     shown,
 )
-from aiothrottle._core.build import make_engine
+from aiothrottle._core.sharing import (
+    StoreOptions,
+    check_store,
+    default_guard,
+    reserved,
+    share_rate,
+    share_slots,
+)
 from aiothrottle._core.engine import Engine, Verdict
+from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.limits import (
     UNCHANGED,
     AlgorithmLike,
     Burst,
     ConcurrencyLimit,
     Guard,
+    Limits,
     RateLimit,
     Unchanged,
     misplaced,
+    slots_of,
 )
 from aiothrottle._core.observers import Listener
 from aiothrottle._core.wait_queue import Waiter
@@ -36,7 +51,7 @@ from aiothrottle.errors import CostTooHigh, entered_before, no_copy, not_async, 
 from aiothrottle.permit import ONE, Decision, Permit, WatchedPermit
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.store import Key, OnStoreError, Store
+from aiothrottle.stores.store import Key, OnStoreError, SharedConcurrency, Store, check_share
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -154,25 +169,67 @@ class RateLimiter:
             raise misplaced("RateLimiter", rate_limit, positional)
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent must be a RateLimiter, got {shown(parent)}")
-        #: Where its requests arrive.
-        self._engine: Engine = make_engine(
+        slots = slots_of(concurrency_limit)
+        check_whole("max_queue", max_queue, none="None for no limit")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(
+                f"name must be a text, such as 'api.example.org', or None, got {name!r}"
+            )
+        check_choice("learn_rate", learn_rate, (True, False))
+        if not callable(clock):
+            raise TypeError(f"clock must be a function that returns seconds, got {clock!r}")
+        above = None if parent is None else parent._engine
+        if above is not None and above.store_up is not None:
+            raise ValueError("a limiter with a store cannot be a parent")
+        leased = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
+        check_share(on_store_error, local_share)
+        if store is None:
+            if on_store_error != "raise":
+                raise ValueError("on_store_error says what to do when a store fails: give a store")
+            if leased is not None:
+                raise ValueError("a SharedConcurrency is counted in a store: give a store")
+            if key is not None:
+                raise ValueError("key names the record in the store: give a store")
+        else:
+            check_store(store, key, above)
+        check_number("max_reservation", max_reservation, "seconds", none="None")
+        limits = Limits(
             rate_limit,
-            concurrency_limit=concurrency_limit,
+            concurrency_limit,
             burst=burst,
             algorithm=algorithm,
-            guard=guard,
-            parent=None if parent is None else parent._engine,
-            max_queue=max_queue,
-            store=store,
-            key=key,
-            max_reservation=max_reservation,
-            prefetch=prefetch,
-            on_store_error=on_store_error,
-            local_share=local_share,
+            guard=default_guard(store) if guard is None else guard,
             learn_rate=learn_rate,
             name=name,
-            clock=clock,
         )
+        resources = limits.resources
+        if resources and prefetch is not None:
+            raise ValueError("prefetch is for limiters without resources: give none")
+        has_rate = rate_limit is not None or algorithm is not None
+        if above is not None and above.resources and not resources and has_rate:
+            raise ValueError(
+                f"the parent has the resources {', '.join(above.resources)}: give rate_limit a "
+                "rate for each of the limiter's own, such as {'requests': '2/s'}"
+            )
+        shares_rate = store is not None and (has_rate or leased is None)
+        plan = limits.plan(shared=shares_rate)
+        limits.fixed_guard = plan.fixed_guard
+        if not shares_rate and not (max_reservation is None and prefetch is None):
+            raise ValueError(
+                "max_reservation and prefetch say how a store is called: give a store, and a rate"
+            )
+        own = reserved(plan.algorithm) if shares_rate else plan.algorithm
+        #: Where its requests arrive.
+        self._engine: Engine = Engine(own, clock, limits=limits, max_queue=max_queue, above=above)
+        if store is not None and key is not None:
+            options = StoreOptions(key=key, on_store_error=on_store_error, local_share=local_share)
+            if leased is not None:
+                share_slots(self._engine, leased, store, options)
+            if shares_rate:
+                share_rate(self._engine, plan.algorithm, store, options, max_reservation, prefetch)
+        feedback = Feedback(plan.rate, slots, plan.guard)
+        if feedback.is_needed or limits.rate_unknown:  # until then its answers are counted
+            self._engine.adaptation.feedback = feedback
         self._entered = False
 
     @classmethod

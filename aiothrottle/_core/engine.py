@@ -213,6 +213,7 @@ class Engine:
         #: Whether the loop is in debug mode, or not known yet: then permits are watched.
         self.debug: bool = True
         self._given_clock = clock
+        self.watch()
 
     # ---- state -----------------------------------------------------------------------------------
 

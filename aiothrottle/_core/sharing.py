@@ -1,0 +1,117 @@
+"""Connects an engine to its store: tokens and slots that processes share.
+
+The parts that call a store are imported when there is one: most limiters have none.
+"""
+
+import math
+from functools import partial
+from typing import Any, TypedDict
+
+from aiothrottle._checks import number, shown
+from aiothrottle._core.engine import Engine
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms.protocol import max_wait
+from aiothrottle.rate import RateLike, as_rate
+from aiothrottle.stores.store import Key, OnStoreError, SharedConcurrency, Store, name_of
+
+
+class StoreOptions(TypedDict):
+    """How the limits are counted in a store."""
+
+    key: Key
+    on_store_error: OnStoreError
+    local_share: float | None
+
+
+def default_guard(store: Store | None) -> float | None:
+    """Return the guard where the user gave none; None: what suits."""
+    if store is None:
+        return None
+    from aiothrottle.stores.memory import MemoryStore
+
+    return 0.0 if isinstance(store, MemoryStore) else None  # where no answer is late
+
+
+def reserved(algorithm: Algorithm[Any]) -> Algorithm[Any]:
+    """Return the algorithm that knows only what is reserved in a store."""
+    from aiothrottle.stores.reserved import Reserved
+
+    return Reserved(algorithm)
+
+
+def share_rate(
+    engine: Engine,
+    algorithm: Algorithm[Any],
+    store: Store,
+    options: StoreOptions,
+    max_reservation: float | None,
+    prefetch: RateLike | None,
+) -> None:
+    """Reserve the tokens of the engine in the store."""
+    from aiothrottle.stores.caller import Caller, weakly
+    from aiothrottle.stores.shared_bucket import SharedBucket
+    from aiothrottle.stores.wait_until import SharedWaitUntil
+
+    rejects = max_wait(algorithm) < math.inf
+    if rejects and not (max_reservation is None is prefetch):
+        raise ValueError(
+            f"{algorithm!r} says itself how far ahead a request may wait: "
+            "no max_reservation and no prefetch"
+        )
+    tokens = None
+    if prefetch is not None:
+        tokens = as_rate(prefetch)
+        if tokens.limit < 1:
+            raise ValueError(f"prefetch must be 1 token or more, got {number(tokens.limit)}")
+    make = partial(SharedWaitUntil, observers=engine.observers) if rejects else SharedBucket
+    engine.shared = make(
+        *(engine.bucket, engine.queue, engine.semaphore, engine.pause, algorithm),
+        store=store,
+        changed=weakly(engine.store_changed),
+        max_reservation=max_reservation,
+        prefetch=tokens,
+        **options,
+    )
+    now, serve = engine.bucket.now, engine.store_answered
+    engine.callers += (Caller(engine.shared, "aiothrottle tokens", now, serve),)
+
+
+def share_slots(
+    engine: Engine, shared: SharedConcurrency, store: Store, options: StoreOptions
+) -> None:
+    """Lease the slots of the engine in the store."""
+    from aiothrottle.stores.caller import Caller, weakly
+    from aiothrottle.stores.shared_semaphore import SharedSemaphore
+    from aiothrottle.stores.slots import SlotStore
+
+    if not isinstance(store, SlotStore):
+        raise TypeError(
+            f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
+        )
+    engine.leased = SharedSemaphore(
+        *(engine.semaphore, engine.bucket, engine.observers, shared),
+        store=store,
+        startable=weakly(engine.startable),
+        changed=weakly(engine.store_changed),
+        **options,
+    )
+    bucket, serve = engine.bucket, engine.store_answered
+    now = lambda: bucket.clock()  # noqa: E731, PLW0108 - another loop brings another clock
+    engine.callers += (Caller(engine.leased, "aiothrottle slots", now, serve),)
+    engine.watch()
+
+
+def check_store(store: Store, key: Key | None, parent: Engine | None) -> None:
+    """Reject a store that cannot be used."""
+    if not isinstance(store, Store):
+        raise TypeError(f"store must be a Store, such as RedisStore(client), got {shown(store)}")
+    if key is None:
+        raise TypeError(
+            "key is required with store: it names the record, and limiters with the same key share "
+            "their limit; write key='api.example.org', for example"
+        )
+    name_of(key)
+    if parent is not None:
+        raise ValueError(
+            "a limiter with a store has no parent: tokens of both cannot be had at once"
+        )
