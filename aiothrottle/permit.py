@@ -83,24 +83,18 @@ class Permit:
                 return self
             waiter = own
         future = engine.arrive(waiter)
-        if future is None:
-            self._held = True
-            if semaphore.taken >= semaphore.slots:
-                engine.note_block()
-            return self
         try:
-            while True:
+            while future is not None:
                 await future
                 future = engine.resume(waiter)
-                if future is None:
-                    self._held = True
-                    if semaphore.taken >= semaphore.slots:
-                        engine.note_block()
-                    return self
         except BaseException:  # a cancellation too: the request leaves no trace
             del future  # it may carry the exception, whose traceback carries this frame: no cycle
             engine.cancel(waiter)
             raise
+        self._held = True
+        if semaphore.taken >= semaphore.slots:
+            engine.note_block()
+        return self
 
     async def __aexit__(
         self,

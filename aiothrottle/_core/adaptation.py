@@ -144,8 +144,9 @@ class Adaptation:
         """
         if self.feedback is None:
             return False
-        now = self.bucket.now()
-        used = self.bucket.used(now)
+        now, guard = self.bucket.now(), self.feedback.guard
+        # The first burst that shrinks is what was used.
+        used = 0.0 if guard is None or guard.burst.is_bounded else self.bucket.used(now)
         return self.apply(
             self.feedback.throttled(
                 now,

@@ -251,7 +251,7 @@ class LocalBucket:
         """Return how many requests with a cost of 1 may start now, at most `most`."""
         if self.bound is not None:
             most = self.bound.startable(now, most)
-        return self._can.allowance(self.algorithm, self.state, now, most)
+        return most and self._can.allowance(self.algorithm, self.state, now, most)
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -1338,7 +1338,7 @@ class Engine:
     def reconsider(self) -> None:
         """Begin a new epoch, and wake the consumer."""
         self.epoch += 1
-        self.bucket.flush()
+        self.bucket.credit = 0
         self.wake()
 
     # ---- observers -------------------------------------------------------------------------------
@@ -1433,7 +1433,7 @@ class Engine:
             fail(highest, LimiterClosed(**self.observers.label))
             highest = highest.above
         self.closed = True
-        self.bucket.flush()
+        self.bucket.credit = 0
         if not drain:
             self.rejects_waiters = True
             self.epoch += 1
