@@ -402,7 +402,6 @@ class Engine:
         if climber is not None and climber.above is not None and not climber.above.started:
             ahead -= climber.above.cost  # it stands in the queue above already
         head = self._head_of(waiter)
-        head.at = waiter.at
         ahead = positive(ahead) + self.above.queue.cost_ahead(head)
         return max(wait, self.above.estimate(self.above.bucket.now(), head, ahead))
 
@@ -422,9 +421,7 @@ class Engine:
             wait = self.estimate(now, waiter)
             here = self._estimate_here(now, waiter, self.queue.cost_ahead(waiter))
             if wait > here or (not wait and self.semaphore.free):
-                head = self._head_of(waiter)
-                head.at = waiter.at
-                return self.above.limiting(head)
+                return self.above.limiting(self._head_of(waiter))
         return self
 
     # ---- arriving, waiting, starting -------------------------------------------------------------
@@ -478,10 +475,10 @@ class Engine:
 
     def _start(self, waiter: Waiter, now: float) -> None:
         """Take a slot and the tokens of a new request that may start, here and above."""
+        waiter.at = now
         if self.above is not None:
             waiter.above = self._head_of(waiter)
             self.above._start(waiter.above, self.above.bucket.now())
-        waiter.at = now
         opens_credit = (
             self.above is None
             and not self.observers.listeners

@@ -85,6 +85,7 @@ class Head(Waiter):
 
     def __init__(self, cost: float, below: Waiter) -> None:
         super().__init__(cost, below.priority)
+        self.at = below.at
         self._is_patient = below.is_patient
 
     @property
