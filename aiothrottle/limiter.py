@@ -22,14 +22,6 @@ from aiothrottle._checks import (
     number,
     shown,
 )
-from aiothrottle._core.sharing import (
-    StoreOptions,
-    check_store,
-    default_guard,
-    reserved,
-    share_rate,
-    share_slots,
-)
 from aiothrottle._core.engine import Engine, Verdict
 from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.limits import (
@@ -45,6 +37,14 @@ from aiothrottle._core.limits import (
     slots_of,
 )
 from aiothrottle._core.observers import Listener
+from aiothrottle._core.sharing import (
+    StoreOptions,
+    check_store,
+    default_guard,
+    reserved,
+    share_rate,
+    share_slots,
+)
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import Cost, check_cost, read_cost, resources_of
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy, not_async, too_high

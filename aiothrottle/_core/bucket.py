@@ -202,11 +202,13 @@ class LocalBucket:
             opens_credit: Whether later requests may start without a decision.
         """
         self.granted += 1
-        self.algorithm.take(self.state, now, cost)  # as in `charge`, without the call
+        self.algorithm.take(self.state, now, cost)
+        most = _MOST_CREDIT if opens_credit else 0
         if self.bound is not None:
             self.bound.take(now, cost)
-        if opens_credit:
-            self.credit = self.startable(now, _MOST_CREDIT)
+            most = self.bound.startable(now, most)
+        if most:
+            self.credit = self._can.allowance(self.algorithm, self.state, now, most)
 
     def charge(self, now: float, cost: float) -> None:
         """Take tokens whether they fit or not, without counting a request."""
