@@ -200,7 +200,7 @@ class RateLimiter:
             algorithm=algorithm,
             guard=default_guard(store) if guard is None else guard,
             learn_rate=learn_rate,
-            name=name,
+            given_name=name,
         )
         resources = limits.resources
         if resources and prefetch is not None:

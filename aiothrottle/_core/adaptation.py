@@ -8,6 +8,7 @@ update of the user is checked as a whole before any part of it is applied.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from aiothrottle import events
@@ -50,27 +51,18 @@ _LONGEST_PERIOD = 60.0
 _PATIENCE = 20
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Adaptation:
     """The changes of one limiter's bucket, slots and pause."""
 
-    __slots__ = ("bucket", "feedback", "limits", "observers", "pause", "semaphore")
-
-    def __init__(
-        self,
-        limits: Limits,
-        bucket: LocalBucket,
-        semaphore: Semaphore,
-        pause: Pause,
-        observers: Observers,
-    ) -> None:
-        #: The limits that the user asked for.
-        self.limits: Limits = limits
-        self.bucket: LocalBucket = bucket
-        self.semaphore: Semaphore = semaphore
-        self.pause: Pause = pause
-        self.observers: Observers = observers
-        #: The controllers that adapt to outcomes, if there are any.
-        self.feedback: Feedback | None = None
+    #: The limits that the user asked for.
+    limits: Limits
+    bucket: LocalBucket
+    semaphore: Semaphore
+    pause: Pause
+    observers: Observers
+    #: The controllers that adapt to outcomes, if there are any.
+    feedback: Feedback | None = None
 
     # ---- outcomes --------------------------------------------------------------------------------
 

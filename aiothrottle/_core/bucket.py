@@ -17,6 +17,7 @@ read by `now`.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
@@ -94,51 +95,40 @@ class BurstBound:
         self._level = Level()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LocalBucket:
     """The tokens of one limiter, in this process."""
 
-    __slots__ = (
-        "_can",
-        "algorithm",
-        "bound",
-        "capacity",
-        "clock",
-        "credit",
-        "granted",
-        "max_wait",
-        "own",
-        "quotas",
-        "started",
-        "state",
-        "timestamps",
-    )
-
+    first: InitVar[Algorithm[Any]]
+    clock: Callable[[], float]
     #: The limiter's own algorithm and its state.
-    own: tuple[Algorithm[Any], Any]
+    own: tuple[Algorithm[Any], Any] = field(init=False)
     #: This and the server's quotas, as one algorithm, and its state.
-    algorithm: Algorithm[Any]
-    state: Any
+    algorithm: Algorithm[Any] = field(init=False)
+    state: Any = field(init=False)
+    _can: Capabilities = field(init=False)
     #: The greatest cost that can ever be admitted.
-    capacity: float
+    capacity: float = field(init=False)
     #: Seconds. The algorithm rejects requests that would have to wait longer.
-    max_wait: float
-    _can: Capabilities
+    max_wait: float = field(init=False)
+    #: The bound of the burst, once there is one.
+    bound: BurstBound | None = None
+    #: The server's quota of each resource, once it is reported.
+    quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = field(
+        default_factory=dict[str, tuple[ServerQuota, ServerQuotaState]]
+    )
+    #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
+    #: is fastest with small integers.
+    credit: int = 0
+    timestamps: list[float] = field(default_factory=list[float])
+    #: The last waiter that resumed: its tokens are not taken yet.
+    started: Waiter | None = None
+    #: Requests whose tokens were taken, without those in `timestamps`.
+    granted: int = 0
 
-    def __init__(self, algorithm: Algorithm[Any], clock: Callable[[], float]) -> None:
-        #: The bound of the burst, once there is one.
-        self.bound: BurstBound | None = None
-        #: The server's quota of each resource, once it is reported.
-        self.quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
-        self._adopt(algorithm, algorithm.start())
-        self.clock: Callable[[], float] = clock
-        #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
-        #: is fastest with small integers.
-        self.credit: int = 0
-        self.timestamps: list[float] = []
-        #: The last waiter that resumed: its tokens are not taken yet.
-        self.started: Waiter | None = None
-        #: Requests whose tokens were taken, without those in `timestamps`.
-        self.granted: int = 0
+    def __post_init__(self, first: Algorithm[Any]) -> None:
+        """Start with the algorithm of the limiter."""
+        self._adopt(first, first.start())
 
     def _adopt(self, algorithm: Algorithm[Any], state: Any) -> None:  # noqa: ANN401 - its state
         self.own, self.capacity = (algorithm, state), algorithm.capacity

@@ -30,6 +30,7 @@ from asyncio import Future, current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR
 from threading import get_ident
@@ -106,113 +107,79 @@ class Verdict(NamedTuple):
     reset_after: float
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Engine:
     """The parts of one limiter, and the order of steps."""
 
-    __slots__ = (
-        "__weakref__",
-        "_alarm",
-        "_charges",
-        "_climber",
-        "_given_clock",
-        "_granted_in",
-        "_lost",
-        "_max_queue",
-        "_narrows",
-        "_patient",
-        "_stall",
-        "_starved",
-        "_timer",
-        "above",
-        "adaptation",
-        "bucket",
-        "callers",
-        "closed",
-        "consumer",
-        "debug",
-        "epoch",
-        "leased",
-        "limits",
-        "loop",
-        "observers",
-        "pause",
-        "queue",
-        "rejects_waiters",
-        "resources",
-        "semaphore",
-        "shared",
-        "thread",
-    )
+    algorithm: InitVar[Algorithm[Any]]
+    given_clock: Callable[[], float]
+    #: The limits that the user asked for.
+    limits: Limits
+    max_queue: int | None = None
+    #: The engine of the parent, which has to grant as well.
+    above: "Engine | None" = None
+    bucket: LocalBucket = field(init=False)
+    semaphore: Semaphore = field(init=False)
+    queue: Queue = field(init=False, default_factory=WaitQueue)
+    pause: Pause = field(init=False, default_factory=Pause)
+    observers: Observers = field(init=False, default_factory=Observers)
+    #: Changes these parts as outcomes, the server and the user ask for it.
+    adaptation: Adaptation = field(init=False)
+    #: Leases the slots, if processes share a concurrency limit.
+    leased: "SharedSemaphore | None" = field(init=False, default=None)
+    #: Reserves the tokens in a store, if processes share a rate.
+    shared: "SharedBucket | None" = field(init=False, default=None)
+    #: Make the calls of these two: first of the slots, which tokens are reserved for.
+    callers: "tuple[Caller, ...]" = field(init=False, default=())
+    # The request that stands in the queue above.
+    _climber: Waiter | None = field(init=False, default=None)
+    #: The resources that a cost may name: of this limiter and of those above it. Without any,
+    #: a cost is a number.
+    resources: tuple[str, ...] = field(init=False)
+    # Whether the limiter above has no resources, and so counts requests only.
+    _narrows: bool = field(init=False, default=False)
+    #: The consumer, while it runs; its alarm while it sleeps; the timer for its next turn.
+    consumer: "asyncio.Task[None] | None" = field(init=False, default=None)
+    _alarm: "Future[None] | None" = field(init=False, default=None)
+    _timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    # The epoch in which the waiters that have not resumed yet were granted.
+    _granted_in: int = field(init=False, default=0)
+    #: Counts the changes that affect decisions.
+    epoch: int = field(init=False, default=0)
+    # Whether the head of the queue lacks only a slot, and what watches a queue that does.
+    _starved: bool = field(init=False, default=False)
+    _stall: Stall | None = field(init=False, default=None)
+    # Rejected requests in the queue that are still to be charged.
+    _charges: int = field(init=False, default=0)
+    # Whether no request is rejected for the length of the queue or of its wait.
+    _patient: bool = field(init=False)
+    # How to release the permits that were dropped without release. Made here: an allocation may
+    # start a collection that drops further permits.
+    _lost: list[Callable[[], None]] = field(init=False, default_factory=list[Callable[[], None]])
+    closed: bool = field(init=False, default=False)
+    #: Whether it was closed without draining.
+    rejects_waiters: bool = field(init=False, default=False)
+    loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
+    #: The thread of the loop.
+    thread: int | None = field(init=False, default=None)
+    #: Whether the loop is in debug mode, or not known yet: then permits are watched.
+    debug: bool = field(init=False, default=True)
 
-    def __init__(
-        self,
-        algorithm: Algorithm[Any],
-        clock: Callable[[], float],
-        *,
-        limits: Limits,
-        max_queue: int | None = None,
-        above: "Engine | None" = None,
-    ) -> None:
-        self.bucket: LocalBucket = LocalBucket(algorithm, clock)
-        self.semaphore: Semaphore = Semaphore(limits.slots)
-        self.queue: Queue = WaitQueue()
-        self.pause: Pause = Pause()
-        self.observers: Observers = Observers()
-        self.observers.name = limits.name
-        #: The limits that the user asked for.
-        self.limits: Limits = limits
-        #: Changes these parts as outcomes, the server and the user ask for it.
-        self.adaptation: Adaptation = Adaptation(
-            limits, self.bucket, self.semaphore, self.pause, self.observers
+    def __post_init__(self, algorithm: Algorithm[Any]) -> None:
+        """Make the parts."""
+        self.bucket = LocalBucket(algorithm, self.given_clock)
+        self.semaphore = Semaphore(self.limits.slots)
+        self.observers.name = self.limits.name
+        self.adaptation = Adaptation(
+            self.limits, self.bucket, self.semaphore, self.pause, self.observers
         )
-        #: Leases the slots, if processes share a concurrency limit.
-        self.leased: SharedSemaphore | None = None
-        #: Reserves the tokens in a store, if processes share a rate.
-        self.shared: SharedBucket | None = None
-        #: Make the calls of these two: first of the slots, which tokens are reserved for.
-        self.callers: tuple[Caller, ...] = ()
-        #: The engine of the parent, which has to grant as well.
-        self.above: Engine | None = above
-        # The request that stands in the queue above.
-        self._climber: Waiter | None = None
-        #: The resources that a cost may name: of this limiter and of those above it. Without any,
-        #: a cost is a number.
-        self.resources: tuple[str, ...] = limits.resources
-        # Whether the limiter above has no resources, and so counts requests only.
-        self._narrows: bool = False
-        if above is not None:
+        self.resources = self.limits.resources
+        if (above := self.above) is not None:
             self._narrows = bool(self.resources and not above.resources)
             self.resources = tuple(dict.fromkeys((*self.resources, *above.resources)))
             if isinstance(above.queue, WaitQueue):
                 above.queue = TurnQueue(above.queue)
-        #: The consumer, while it runs; its alarm while it sleeps; the timer for its next turn.
-        self.consumer: asyncio.Task[None] | None = None
-        self._alarm: Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        # The epoch in which the waiters that have not resumed yet were granted.
-        self._granted_in: int = 0
-        #: Counts the changes that affect decisions.
-        self.epoch: int = 0
-        # Whether the head of the queue lacks only a slot, and what watches a queue that does.
-        self._starved: bool = False
-        self._stall: Stall | None = None
-        self._max_queue: int | None = max_queue
-        # Rejected requests in the queue that are still to be charged.
-        self._charges: int = 0
-        # Whether no request is rejected for the length of the queue or of its wait.
-        self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
-        # How to release the permits that were dropped without release. Made here: an allocation
-        # may start a collection that drops further permits.
-        self._lost: list[Callable[[], None]] = []
-        self.closed: bool = False
-        #: Whether it was closed without draining.
-        self.rejects_waiters: bool = False
-        self.loop: asyncio.AbstractEventLoop | None = None
-        #: The thread of the loop.
-        self.thread: int | None = None
-        #: Whether the loop is in debug mode, or not known yet: then permits are watched.
-        self.debug: bool = True
-        self._given_clock = clock
+        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         self.watch()
 
     # ---- state -----------------------------------------------------------------------------------
@@ -868,8 +835,8 @@ class Engine:
             QueueFull, ThrottleTimeout: The request is rejected.
         """
         full = (
-            self._max_queue is not None
-            and self.waiting >= self._max_queue
+            self.max_queue is not None
+            and self.waiting >= self.max_queue
             and not isinstance(waiter, Head)  # it has queued below
         )
         longest = self.bucket.max_wait
@@ -1317,7 +1284,7 @@ class Engine:
     def _limits_have_changed(self) -> None:
         """Decide again about all waiters, of which some may cost too much by now."""
         self.reconsider()
-        self._patient = self._max_queue is None and self.bucket.max_wait == math.inf
+        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         for waiter in self.queue:
             if error := self._too_high(waiter.cost):
                 fail(waiter, error)
@@ -1398,7 +1365,7 @@ class Engine:
         self.thread = get_ident()
         self.debug = loop.get_debug()
         # A loop with its own time, a `VirtualTimeLoop`, replaces the clock.
-        clock = self._given_clock
+        clock = self.given_clock
         if (clock_for := getattr(loop, "clock_for", None)) is not None:
             clock = cast("Callable[[], float]", clock_for(clock))
         if clock != self.bucket.clock:

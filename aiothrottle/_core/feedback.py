@@ -7,6 +7,7 @@ Invariant: a success costs one comparison for each controller that has nothing t
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
@@ -165,28 +166,21 @@ class GuardControl:
         self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Feedback:
     """The controllers of one limiter, and its count of 429s in a row."""
 
-    __slots__ = ("evidence", "guard", "rate", "reported_at", "silent", "slots", "streak")
-
-    def __init__(
-        self,
-        rate: RateControl | None = None,
-        slots: SlotsControl | None = None,
-        guard: GuardControl | None = None,
-    ) -> None:
-        self.rate: RateControl | None = rate
-        self.slots: SlotsControl | None = slots
-        self.guard: GuardControl | None = guard
-        #: Where no rate was given: what the server admits since it throttled.
-        self.evidence: Evidence | None = None
-        #: The failures, while there were some not long ago.
-        self.silent: SilentLimit | None = None
-        #: The number of 429s in a row, without a success.
-        self.streak: int = 0
-        #: The instant of the last report.
-        self.reported_at: float = 0.0
+    rate: RateControl | None = None
+    slots: SlotsControl | None = None
+    guard: GuardControl | None = None
+    #: Where no rate was given: what the server admits since it throttled.
+    evidence: Evidence | None = None
+    #: The failures, while there were some not long ago.
+    silent: SilentLimit | None = None
+    #: The number of 429s in a row, without a success.
+    streak: int = 0
+    #: The instant of the last report.
+    reported_at: float = 0.0
 
     @property
     def is_needed(self) -> bool:

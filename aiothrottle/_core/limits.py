@@ -5,6 +5,7 @@ Invariant: a wrong argument, or two that contradict each other, raise before any
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -74,70 +75,45 @@ class Plan(NamedTuple):
     fixed_guard: float | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Limits:
     """What the user asked for, and what the server has reported."""
 
-    __slots__ = (
-        "_name",
-        "algorithm",
-        "answers",
-        "are_updated",
-        "begin_small",
-        "burst",
-        "concurrency_limit",
-        "fixed_guard",
-        "guard",
-        "learn_rate",
-        "rate_limit",
-        "rate_unknown",
-        "resources",
-        "server_rates",
-        "spent_until",
-        "window",
-    )
+    rate_limit: RateLimit | Literal["server"] | None
+    concurrency_limit: ConcurrencyLimit | None
+    # Kept for changes of the rate alone.
+    burst: Burst | None
+    algorithm: AlgorithmLike | None
+    guard: Guard | None
+    learn_rate: bool
+    given_name: str | None
+    #: The resources that a cost may name; none if its costs are numbers.
+    resources: tuple[str, ...] = field(init=False)
+    #: The rates that the server reported, () before it has; None: not followed.
+    server_rates: tuple[Rate, ...] | None = None
+    #: Whether the server is followed and has reported no rate yet: one request at a time.
+    rate_unknown: bool = False
+    #: What is known of the windows of a server that reports quotas, but no rate.
+    window: ServerWindow | None = None
+    #: Answers without a report.
+    answers: int = 0
+    #: The latest end of a spent quota that was logged.
+    spent_until: float = -math.inf
+    #: Whether they were changed.
+    are_updated: bool = False
+    #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
+    fixed_guard: float | None = None
+    #: Whether a learned burst begins with one token, as every outcome is reported.
+    begin_small: bool = False
 
-    def __init__(
-        self,
-        rate_limit: RateLimit | Literal["server"] | None = None,
-        concurrency_limit: ConcurrencyLimit | None = None,
-        *,
-        burst: Burst | None = None,
-        algorithm: AlgorithmLike | None = None,
-        guard: Guard | None = None,
-        learn_rate: bool = True,
-        name: str | None = None,
-    ) -> None:
-        self.rate_limit: RateLimit | Literal["server"] | None = rate_limit
-        self.concurrency_limit: ConcurrencyLimit | None = concurrency_limit
-        # Kept for changes of the rate alone.
-        self.burst: Burst | None = burst
-        self.algorithm: AlgorithmLike | None = algorithm
-        self.guard: Guard | None = guard
-        self.learn_rate: bool = learn_rate
-        self._name = name
-        #: The resources that a cost may name; none if its costs are numbers.
-        self.resources: tuple[str, ...] = _names_of(rate_limit, algorithm)
-        #: The rates that the server reported, () before it has; None: not followed.
-        self.server_rates: tuple[Rate, ...] | None = None
-        #: Whether the server is followed and has reported no rate yet: one request at a time.
-        self.rate_unknown: bool = False
-        #: What is known of the windows of a server that reports quotas, but no rate.
-        self.window: ServerWindow | None = None
-        #: Answers without a report.
-        self.answers: int = 0
-        #: The latest end of a spent quota that was logged.
-        self.spent_until: float = -math.inf
-        #: Whether they were changed.
-        self.are_updated: bool = False
-        #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
-        self.fixed_guard: float | None = None
-        #: Whether a learned burst begins with one token, as every outcome is reported.
-        self.begin_small: bool = False
+    def __post_init__(self) -> None:
+        """Read the names of the resources."""
+        self.resources = _names_of(self.rate_limit, self.algorithm)
 
     @property
     def name(self) -> str:
         """The name of the limiter: the one that the user gave, or else its limits."""
-        return self._name or _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
+        return self.given_name or _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
 
     @property
     def burst_of_requests(self) -> float | None:
@@ -390,7 +366,7 @@ def _parts(
             "rate_limit is an empty mapping; write a rate for each resource, such as "
             "{'requests': '500/min', 'tokens': '200000/min'}, or None for no limit"
         )
-    bursts = burst if isinstance(burst, Mapping) else {}
+    bursts: Mapping[str, float] = burst if isinstance(burst, Mapping) else {}
     found: dict[str, _Part] = {}
     for name, rates in rate_limit.items():
         if not isinstance(name, str) or not name:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 
 from aiothrottle import events
@@ -64,37 +65,25 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Observers:
     """The name of a limiter, its listeners and its counters."""
 
-    __slots__ = (
-        "key",
-        "listeners",
-        "name",
-        "pauses",
-        "rejected",
-        "retries",
-        "throttled",
-        "waits",
-        "withdrawn",
-    )
-
-    def __init__(self) -> None:
-        #: The name of the limiter, which each event gets.
-        self.name: str = ""
-        #: Its key in a `KeyedRateLimiter`.
-        self.key: Hashable = None
-        self.listeners: tuple[Listener, ...] = ()
-        #: Requests that the limiter has rejected.
-        self.rejected: int = 0
-        #: Responses by which the server throttled, and the attempts that followed.
-        self.throttled: int = 0
-        self.retries: int = 0
-        #: Pauses, as `Paused` reports them.
-        self.pauses: int = 0
-        #: Requests that were granted, and cancelled before they could start.
-        self.withdrawn: int = 0
-        self.waits: Waits = Waits()
+    #: The name of the limiter, which each event gets.
+    name: str = ""
+    #: Its key in a `KeyedRateLimiter`.
+    key: Hashable = None
+    listeners: tuple[Listener, ...] = ()
+    #: Requests that the limiter has rejected.
+    rejected: int = 0
+    #: Responses by which the server throttled, and the attempts that followed.
+    throttled: int = 0
+    retries: int = 0
+    #: Pauses, as `Paused` reports them.
+    pauses: int = 0
+    #: Requests that were granted, and cancelled before they could start.
+    withdrawn: int = 0
+    waits: Waits = field(default_factory=Waits)
 
     @property
     def title(self) -> Hashable:

@@ -10,6 +10,7 @@ request is the trial.
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiothrottle.algorithms.protocol import until
@@ -21,25 +22,22 @@ if TYPE_CHECKING:
 LONGEST_TRIAL = 5.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Pause:
     """The start and the end of the pause, by the bucket's clock, and the trial after it."""
 
-    __slots__ = ("awaits_trial", "began_at", "ends_at", "is_held", "opens_at", "trial")
-
-    def __init__(self) -> None:
-        #: When `extend` was last called. A 429 of a request that started earlier makes no new
-        #: pause.
-        self.began_at: float = -math.inf
-        #: The known end.
-        self.ends_at: float = -math.inf
-        #: Nothing is granted before: the end of the pause, and the longest end of the trial.
-        self.opens_at: float = -math.inf
-        #: Whether one request goes ahead of the others, or will when the pause ends.
-        self.awaits_trial: bool = False
-        #: The request that has gone ahead, or did last.
-        self.trial: Waiter | None = None
-        #: Whether a report about the trial will follow, so that its release does not end it.
-        self.is_held: bool = False
+    #: When `extend` was last called. A 429 of a request that started earlier makes no new pause.
+    began_at: float = -math.inf
+    #: The known end.
+    ends_at: float = -math.inf
+    #: Nothing is granted before: the end of the pause, and the longest end of the trial.
+    opens_at: float = -math.inf
+    #: Whether one request goes ahead of the others, or will when the pause ends.
+    awaits_trial: bool = False
+    #: The request that has gone ahead, or did last.
+    trial: "Waiter | None" = None
+    #: Whether a report about the trial will follow, so that its release does not end it.
+    is_held: bool = False
 
     def extend(self, now: float, seconds: float) -> None:
         """Extend the pause to so many seconds from now; never shorten it."""

@@ -16,6 +16,7 @@ a gap, but never at the head.
 import heapq
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,48 +27,27 @@ if TYPE_CHECKING:
 AGEING = 10.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Waiter:
     """One request on its way through a limiter: it arrives, waits, starts."""
 
-    __slots__ = (
-        "above",
-        "at",
-        "cost",
-        "future",
-        "later_charges",
-        "priority",
-        "started",
-        "timeout",
-        "waited",
-    )
-
-    #: Its waiter at the next limiter of a chain, if there is one yet.
-    above: "Waiter | None"
-    #: When it arrived; after its start, when its tokens were taken.
-    at: float
     #: Tokens that it takes at its start; after `settle`, its final cost.
-    cost: float
-    #: The future that its task awaits, while it is in the queue.
-    future: "Future[None] | None"
-    #: Charges of `settle` after the start: instants and tokens.
-    later_charges: list[tuple[float, float]] | None
-    priority: float
-    #: Whether it was granted: its slot is taken, and its tokens are or will be.
-    started: bool
+    cost: float = 1.0
+    priority: float = 0.0
     #: The longest wait in seconds; None: no limit.
-    timeout: float | None
+    timeout: float | None = None
+    #: When it arrived; after its start, when its tokens were taken.
+    at: float = field(init=False)
+    #: The future that its task awaits, while it is in the queue.
+    future: "Future[None] | None" = field(init=False, default=None)
+    #: Its waiter at the next limiter of a chain, if there is one yet.
+    above: "Waiter | None" = field(init=False, default=None)
+    #: Charges of `settle` after the start: instants and tokens.
+    later_charges: list[tuple[float, float]] | None = field(init=False, default=None)
+    #: Whether it was granted: its slot is taken, and its tokens are or will be.
+    started: bool = field(init=False, default=False)
     #: Seconds that it waited.
-    waited: float
-
-    def __init__(
-        self, cost: float = 1.0, priority: float = 0.0, timeout: float | None = None
-    ) -> None:
-        self.cost = cost
-        self.priority = priority
-        self.timeout = timeout
-        self.future = self.above = self.later_charges = None
-        self.started = False
-        self.waited = 0.0
+    waited: float = field(init=False, default=0.0)
 
     @property
     def is_patient(self) -> bool:
