@@ -61,6 +61,8 @@ class Adaptation:
     semaphore: Semaphore
     pause: Pause
     observers: Observers
+    #: The plan in force.
+    plan: Plan
     #: The controllers that adapt to outcomes, if there are any.
     feedback: Feedback | None = None
 
@@ -283,7 +285,8 @@ class Adaptation:
         if isinstance(pace, Pace) and rate < math.inf:
             pace.follow(state, now, rate)
             return
-        self.bucket.use(now, Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
+        self.plan = Plan(Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
+        self.bucket.use(now, self.plan.algorithm)
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 
@@ -291,12 +294,8 @@ class Adaptation:
 
     def rates(self) -> tuple[Rate, ...]:
         """Return the rates in force, without the guard; of resources, those of requests."""
-        control = self.feedback and self.feedback.guard
-        guard = control.held if control else self.limits.fixed_guard or 0.0
-        rates = self.bucket.rates()
-        if not guard:
-            return rates
-        return tuple(Rate(it.limit, round(it.period - guard, 9)) for it in rates)
+        pace, state = self.bucket.own
+        return (Rate(state.rate),) if isinstance(pace, Pace) else self.plan.rates
 
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
@@ -397,7 +396,7 @@ class Adaptation:
         """Replace algorithm and guard; spent tokens stay spent."""
         own = plan.algorithm if shared is None else shared.use(plan.algorithm)
         self.feedback = self.feedback or Feedback()
-        self.feedback.guard, self.limits.fixed_guard = plan.guard, plan.fixed_guard
+        self.feedback.guard, self.plan = plan.guard, plan
         self.use_rate(own)
 
     def follow(self, rates: Sequence[RateLike], in_flight: int) -> bool:

@@ -21,14 +21,12 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.adaptive.rate import Pace
-from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.composite import AllOf, PerResource
 from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
 from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
 from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
-from aiothrottle.rate import Rate
 
 # The most requests that may start on credit before the next call of the algorithm.
 _MOST_CREDIT = 256
@@ -274,24 +272,6 @@ class LocalBucket:
         return seconds if self.bound is None else max(seconds, self.bound.reset_after(now))
 
     # ---- changing --------------------------------------------------------------------------------
-
-    def rates(self) -> tuple[Rate, ...]:
-        """Return the rates in force, with the guard; of resources, those of requests."""
-        algorithm, state = self.own
-        if isinstance(algorithm, Pace):
-            return (Rate(state.rate),)
-
-        # Imported here: a limiter without a store needs it for its statistics only.
-        from aiothrottle.stores.reserved import Reserved
-
-        if isinstance(algorithm, Reserved):
-            algorithm = algorithm.algorithm
-        if isinstance(algorithm, PerResource):
-            algorithm = algorithm.by_resource.get(REQUESTS, Unlimited())
-        algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
-        found = (getattr(each, "rate", None) for each in algorithms)
-        # A burst is an algorithm with the rate of another one.
-        return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
 
     def bind_burst(self, now: float, burst: float, interval: float) -> None:
         """Bound the burst, or change its bound.

@@ -43,6 +43,7 @@ from aiothrottle._core.feedback import Feedback, PauseRule
 from aiothrottle._core.limits import (
     ConcurrencyLimit,
     Limits,
+    Plan,
     RateLimit,
     Unchanged,
 )
@@ -112,6 +113,7 @@ class Engine:
     """The parts of one limiter, and the order of steps."""
 
     algorithm: InitVar[Algorithm[Any]]
+    plan: InitVar[Plan]
     given_clock: Callable[[], float]
     #: The limits that the user asked for.
     limits: Limits
@@ -165,13 +167,13 @@ class Engine:
     #: Whether the loop is in debug mode, or not known yet: then permits are watched.
     debug: bool = field(init=False, default=True)
 
-    def __post_init__(self, algorithm: Algorithm[Any]) -> None:
+    def __post_init__(self, algorithm: Algorithm[Any], plan: Plan) -> None:
         """Make the parts."""
         self.bucket = LocalBucket(algorithm, self.given_clock)
         self.semaphore = Semaphore(self.limits.slots)
         self.observers.name = self.limits.name
         self.adaptation = Adaptation(
-            self.limits, self.bucket, self.semaphore, self.pause, self.observers
+            self.limits, self.bucket, self.semaphore, self.pause, self.observers, plan
         )
         self.resources = self.limits.resources
         if (above := self.above) is not None:
@@ -286,7 +288,7 @@ class Engine:
             utilisation=max(each.utilisation for each in of_each),
             rate_limit=min((it.limit / it.period for it in self.adaptation.rates()), default=None),
             concurrency_limit=semaphore.limit,
-            guard=guard.measured.seconds if guard else self.limits.fixed_guard,
+            guard=guard.measured.seconds if guard else self.adaptation.plan.fixed_guard,
             burst=learned if learned < math.inf else self.limits.burst_of_requests,
             store_up=self.store_up,
             bound_by=self._bound_by(now),

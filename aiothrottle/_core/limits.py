@@ -69,6 +69,8 @@ class Plan(NamedTuple):
     """An algorithm, and the controllers that change it."""
 
     algorithm: Algorithm[Any]
+    #: Its rates, without the guard; of resources, those of requests.
+    rates: tuple[Rate, ...] = ()
     rate: RateControl | None = None
     guard: GuardControl | None = None
     #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
@@ -101,8 +103,6 @@ class Limits:
     spent_until: float = -math.inf
     #: Whether they were changed.
     are_updated: bool = False
-    #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
-    fixed_guard: float | None = None
     #: Whether a learned burst begins with one token, as every outcome is reported.
     begin_small: bool = False
 
@@ -214,7 +214,8 @@ class Limits:
         if rate_limit is None:
             if guard or burst is not None:
                 raise ValueError("guard and burst say how a rate_limit is used: give one")
-            return Plan(_without_rate(self.algorithm))
+            algorithm = _without_rate(self.algorithm)
+            return Plan(algorithm, _rates_of(algorithm))
         if of_server and isinstance(burst, int | float):
             burst = min(burst, _fastest(_rates(rate_limit)).in_whole_tokens.limit)
         recipe = Recipe(rate_limit, burst, self.algorithm)
@@ -223,13 +224,13 @@ class Limits:
             if guard and shared:
                 guard = min(_SHARED_MOST, _SHARED_PART * recipe.period)
         if guard != AUTO:
-            return Plan(recipe.algorithm(guard), fixed_guard=guard)
+            return Plan(recipe.algorithm(guard), recipe.rates, fixed_guard=guard)
         known = None if before is None else before.guard
         unguarded = recipe.algorithm(0.0)
         control = recipe.control(known, unguarded.capacity.real, of_children=self.guard == AUTO)
         if self.begin_small and not known:
             control.begin_small()
-        return Plan(control.algorithm if control.held else unguarded, guard=control)
+        return Plan(control.algorithm if control.held else unguarded, recipe.rates, guard=control)
 
     def check_resources(self, rate_limit: object) -> None:
         """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
@@ -262,7 +263,7 @@ class _Part(NamedTuple):
 class Recipe:
     """Makes the algorithm of rates and bursts, which are checked, for each guard."""
 
-    __slots__ = ("_algorithm", "_parts", "period")
+    __slots__ = ("_algorithm", "_parts", "period", "rates")
 
     def __init__(
         self,
@@ -272,6 +273,10 @@ class Recipe:
     ) -> None:
         self._parts: dict[str, _Part] = _parts(rate_limit, burst, algorithm)
         self._algorithm = algorithm
+        #: The rates of requests.
+        self.rates: tuple[Rate, ...] = ()
+        if requests := self._parts.get(_UNNAMED) or self._parts.get(REQUESTS):
+            self.rates = tuple(dict.fromkeys(requests.rates))
         #: The shortest of the periods, in seconds.
         self.period: float = min(it.period for part in self._parts.values() for it in part.rates)
 
@@ -295,8 +300,7 @@ class Recipe:
 
     def interval(self, guard: float) -> float:
         """Return the seconds of a request at the fastest rate; infinity: they have no limit."""
-        part = self._parts.get(_UNNAMED) or self._parts.get(REQUESTS)
-        return min((it.period + guard) / it.limit for it in part.rates) if part else math.inf
+        return min(((it.period + guard) / it.limit for it in self.rates), default=math.inf)
 
     def control(
         self, known: GuardControl | None, most: float, *, of_children: bool
@@ -445,6 +449,15 @@ def _without_rate(algorithm: AlgorithmLike | None) -> Algorithm[Any]:
         raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
     algorithm.start()  # raises if it lacks a rate
     return algorithm
+
+
+def _rates_of(algorithm: Algorithm[Any]) -> tuple[Rate, ...]:
+    """Return the rates of an algorithm that was given with them; of resources, of requests."""
+    if isinstance(algorithm, PerResource):
+        algorithm = algorithm.by_resource.get(REQUESTS, Unlimited())
+    algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    found = (getattr(each, "rate", None) for each in algorithms)
+    return tuple(rate for rate in found if isinstance(rate, Rate))
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
