@@ -7,7 +7,7 @@ Invariant: a success costs one comparison for each controller that has nothing t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
@@ -79,6 +79,7 @@ class SlotsControl:
         self.state: SlotsState = adaptive.start()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GuardControl:
     """A `SelfTuningGuard` and a `LearnedBurst`, and the recipe of the algorithm that they change.
 
@@ -86,30 +87,23 @@ class GuardControl:
     interval between two requests; otherwise once in each period.
     """
 
-    __slots__ = ("_intervals", "_recipe", "burst", "held", "logged", "measured", "of_children")
+    measured: SelfTuningGuard
+    burst: LearnedBurst
+    recipe: "Recipe"
+    #: Tokens in a period, evenly spaced.
+    intervals: float
+    #: Whether requests of the limiters below count. They may be for several servers, whose round
+    #: trips differ by more than the jitter of a network.
+    of_children: bool
+    #: The guard of the algorithm in use.
+    held: float = field(init=False)
+    #: Whether the last line of the log about it says that it slows the limiter down.
+    logged: bool = False
 
-    def __init__(
-        self,
-        measured: SelfTuningGuard,
-        burst: LearnedBurst,
-        recipe: "Recipe",
-        *,
-        intervals: float,
-        of_children: bool,
-    ) -> None:
-        self.measured: SelfTuningGuard = measured
-        self.burst: LearnedBurst = burst
-        self._recipe = recipe
-        # Tokens in a period, evenly spaced.
-        self._intervals = intervals
+    def __post_init__(self) -> None:
+        """Begin with the measured guard."""
         self._space()
-        #: The guard of the algorithm in use.
-        self.held: float = measured.seconds
-        #: Whether requests of the limiters below count. They may be for several servers, whose
-        #: round trips differ by more than the jitter of a network.
-        self.of_children: bool = of_children
-        #: Whether the last line of the log about it says that it slows the limiter down.
-        self.logged: bool = False
+        self.held = self.measured.seconds
 
     @property
     def slows(self) -> bool:
@@ -119,12 +113,12 @@ class GuardControl:
     @property
     def algorithm(self) -> "Algorithm[Any]":
         """The algorithm with the present guard."""
-        return self._recipe.algorithm(self.held)
+        return self.recipe.algorithm(self.held)
 
     @property
     def interval(self) -> float:
         """Seconds of a token while the burst is used up, with the present guard."""
-        return min(self._recipe.interval(self.held), self.burst.longest)
+        return min(self.recipe.interval(self.held), self.burst.longest)
 
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""
@@ -162,7 +156,7 @@ class GuardControl:
 
     def _space(self) -> None:
         burst = self.burst
-        intervals = self._intervals if burst.is_even else 1.0
+        intervals = self.intervals if burst.is_even else 1.0
         self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
 
 

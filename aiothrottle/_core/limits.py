@@ -320,7 +320,7 @@ class Recipe:
         else:
             measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
         intervals = max(1.0, period / interval)
-        return GuardControl(measured, learned, self, intervals=intervals, of_children=of_children)
+        return GuardControl(measured, learned, self, intervals, of_children)
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
