@@ -59,6 +59,12 @@ class Change(NamedTuple):
     before: float
 
 
+def _change(
+    what: Literal["rate", "slots", "guard", "burst"], value: float, before: float
+) -> tuple[Change, ...]:
+    return () if value == before else (Change(what, value, before),)
+
+
 class RateControl:
     """An `AdaptiveRate` with its state."""
 
@@ -147,12 +153,11 @@ class GuardControl:
     def follow(self) -> tuple[Change, ...]:
         """Adopt the measured guard."""
         before, self.held = self.held, self.measured.seconds
-        return () if self.held == before else (Change("guard", self.held, before),)
+        return _change("guard", self.held, before)
 
     def _changes(self, before: float) -> tuple[Change, ...]:
         self._space()
-        size = self.burst.size
-        return self.follow() + (() if size == before else (Change("burst", size, before),))
+        return self.follow() + _change("burst", self.burst.size, before)
 
     def _space(self) -> None:
         burst = self.burst
@@ -246,7 +251,7 @@ class Feedback:
         if self.rate is not None:
             before = self.rate.state.rate
             self.rate.adaptive.succeeded(self.rate.state, now, sent_at, cost)
-            changes += self._rate_change(before)
+            changes += _change("rate", self.rate.state.rate, before)
             if self.evidence is not None and self.evidence.has_room(self.rate.state.rate, now):
                 before = self.rate.state.rate
                 self.rate = None
@@ -254,11 +259,11 @@ class Feedback:
         if self.evidence is not None and own:
             size = self.evidence.slots.size
             self.evidence.succeeded(sent_at, cost)
-            changes += self._learned_slots(size)
+            changes += _change("slots", self.evidence.slots.size, size)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
-            changes += self._slots_change(before)
+            changes += _change("slots", int(self.slots.state.limit), before)
         guard = self.guard
         if guard is not None and (own or guard.of_children):
             if guard.measured.observe(now - sent_at):
@@ -304,11 +309,11 @@ class Feedback:
                 changes = (Change("rate", math.inf, before),)
             else:
                 self.rate.adaptive.throttled(self.rate.state, now, sent_at, pause)
-                changes += self._rate_change(before)
+                changes += _change("rate", self.rate.state.rate, before)
         elif self.evidence is not None and own:
             size = self.evidence.slots.size
             search = self.evidence.throttled(now, sent_at, pause, in_flight)
-            changes = self._learned_slots(size)
+            changes = _change("slots", self.evidence.slots.size, size)
             if search is not None:
                 self.rate = RateControl(search)
                 self.rate.state.begin_throttled(now)
@@ -316,7 +321,7 @@ class Feedback:
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
-            changes += self._slots_change(before)
+            changes += _change("slots", int(self.slots.state.limit), before)
         if self.guard is not None and (own or self.guard.of_children):
             changes += self.guard.throttled(now, sent_at, used, pause, sent)
         return changes
@@ -332,7 +337,7 @@ class Feedback:
             return ()
         before = int(self.slots.state.limit)
         self.slots.adaptive.failed(self.slots.state, now, sent_at)
-        return self._slots_change(before)
+        return _change("slots", int(self.slots.state.limit), before)
 
     def reported(self, now: float, rate: float) -> tuple[Change, ...]:
         """Record a rate that the server reported, in tokens per second. Returns the changes."""
@@ -340,7 +345,7 @@ class Feedback:
             return ()
         before = self.rate.state.rate
         self.rate.adaptive.reported(self.rate.state, now, rate)
-        return self._rate_change(before)
+        return _change("rate", self.rate.state.rate, before)
 
     def pause(self, seconds: float | None, rule: PauseRule) -> float:
         """Return the seconds of a pause after a throttled request, with jitter.
@@ -356,18 +361,3 @@ class Feedback:
 
         jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)
         return min(seconds + jitter, rule.longest)
-
-    def _rate_change(self, before: float) -> tuple[Change, ...]:
-        assert self.rate is not None
-        rate = self.rate.state.rate
-        return () if rate == before else (Change("rate", rate, before),)
-
-    def _learned_slots(self, before: float) -> tuple[Change, ...]:
-        assert self.evidence is not None
-        size = self.evidence.slots.size
-        return () if size == before else (Change("slots", size, before),)
-
-    def _slots_change(self, before: int) -> tuple[Change, ...]:
-        assert self.slots is not None
-        slots = int(self.slots.state.limit)
-        return () if slots == before else (Change("slots", slots, before),)
