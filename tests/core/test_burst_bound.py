@@ -3,6 +3,7 @@
 import pytest
 
 from aiothrottle._core.bucket import BurstBound
+from aiothrottle.algorithms import amounts
 
 
 def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
@@ -28,3 +29,12 @@ def test_burst_of_one_is_evenly_spaced_and_refunded() -> None:
     assert bound.delay(0.5, 1, ahead=2) == 0.75
     bound.refund(0.5, 1, 0.5)
     assert (bound.delay(0.5, 1), bound.startable(0.5, 9)) == (0.0, 1)
+
+
+def test_of_several_resources_only_the_requests_count() -> None:
+    bound = BurstBound(0.0, 0, 1, interval=0.25)
+    bound.take(0.0, amounts({"requests": 1.0, "tokens": 7.0}))
+    tokens = amounts({"tokens": 7.0})
+    bound.take(0.0, tokens)
+    assert (bound.delay(0.0, tokens), bound.delay(0.0, 1)) == (0.0, 0.25)
+    assert bound.delay(0.0, 1, ahead=2.0 + tokens) == 0.75
