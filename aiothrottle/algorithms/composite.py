@@ -23,7 +23,7 @@ from aiothrottle.algorithms.protocol import (
 )
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 from aiothrottle.algorithms.windows import Sections
-from aiothrottle.amounts import REQUESTS, ROUNDING, Amounts, amounts, by_name
+from aiothrottle.amounts import REQUESTS, ROUNDING, Amounts, amounts
 
 # The first byte of a dump; of several states, their number and the length of each follow.
 _NONE_KIND, _SEVERAL_KIND = 0x01, 0x81
@@ -45,6 +45,8 @@ class Composite(ABC):
     # The place of each, in the state too, the algorithm, and what it can do.
     _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
     _capacity: float = field(init=False, repr=False, compare=False)
+    # What each of them takes of a cost of 1.
+    _ones: list[float] = field(init=False, repr=False, compare=False)
 
     def __init__(self, *algorithms: Algorithm[Any]) -> None:
         if not algorithms:
@@ -57,6 +59,8 @@ class Composite(ABC):
             check_algorithm(algorithm, "each of AllOf")
         parts = tuple((n, each, capabilities(each)) for n, each in enumerate(algorithms))
         set_fields(self, algorithms=algorithms, _parts=parts)
+        set_fields(self, _capacity=self._limits([each.capacity for each in algorithms]))
+        set_fields(self, _ones=self._shares(1.0))
 
     @property
     def capacity(self) -> float:
@@ -152,17 +156,15 @@ class Composite(ABC):
 
     def allowance(self, state: States, now: float, most: int) -> int:
         """Return how many costs of 1 all of them allow."""
-        costs = self._shares(1.0)
         for place, algorithm, can in self._parts:
-            if most and costs[place]:
+            if most and self._ones[place]:
                 most = can.allowance(algorithm, state[place], now, most)
         return most
 
     def take_each(self, state: States, timestamps: Sequence[float]) -> None:
         """Take a cost of 1 at each of the timestamps."""
-        costs = self._shares(1.0)
         for place, algorithm, can in self._parts:
-            if costs[place]:
+            if self._ones[place]:
                 can.take_each(algorithm, state[place], timestamps)
 
     def remaining(self, state: States, now: float) -> float:
@@ -210,10 +212,6 @@ class AllOf(Composite):
     >>> both.delay(state, now=1.0, cost=1)
     59.0
     """
-
-    def __init__(self, *algorithms: Algorithm[Any]) -> None:
-        Composite.__init__(self, *algorithms)
-        set_fields(self, _capacity=min(algorithm.capacity for algorithm in algorithms))
 
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self.algorithms))})"
@@ -306,9 +304,8 @@ class PerResource(Composite):
     names: tuple[str, ...]
 
     def __init__(self, *parts: tuple[str, Algorithm[Any]]) -> None:
-        Composite.__init__(self, *(algorithm for _, algorithm in parts))
         set_fields(self, names=tuple(name for name, _ in parts))
-        set_fields(self, _capacity=self._limits([each.capacity for each in self.algorithms]))
+        Composite.__init__(self, *(algorithm for _, algorithm in parts))
 
     def __repr__(self) -> str:
         parts = map("{}: {!r}".format, self.names, self.algorithms)
@@ -340,7 +337,7 @@ class PerResource(Composite):
         return self.by_resource[name], tuple(state[place] for place in self._places(name))
 
     def _shares(self, cost: float) -> list[float]:
-        tokens = by_name(cost)
+        tokens = cost.by_name if isinstance(cost, Amounts) else {REQUESTS: cost}
         return [tokens.get(name, 0.0) for name in self.names]
 
     def _limits(self, tokens: Sequence[float]) -> Amounts:
