@@ -183,15 +183,7 @@ class RateLimiter:
             raise ValueError("a limiter with a store cannot be a parent")
         leased = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
         check_share(on_store_error, local_share)
-        if store is None:
-            if on_store_error != "raise":
-                raise ValueError("on_store_error says what to do when a store fails: give a store")
-            if leased is not None:
-                raise ValueError("a SharedConcurrency is counted in a store: give a store")
-            if key is not None:
-                raise ValueError("key names the record in the store: give a store")
-        else:
-            check_store(store, key, above)
+        check_store(store, key, above, leased, on_store_error)
         check_number("max_reservation", max_reservation, "seconds", none="None")
         limits = Limits(
             rate_limit,
@@ -229,7 +221,8 @@ class RateLimiter:
             if shares_rate:
                 share_rate(self._engine, plan.algorithm, store, options, max_reservation, prefetch)
         feedback = Feedback(plan.rate, slots, plan.guard)
-        if feedback.is_needed or limits.rate_unknown:  # until then its answers are counted
+        # Until the server has reported its rate, its answers are counted.
+        if feedback.is_needed or limits.rate_unknown:
             self._engine.adaptation.feedback = feedback
         self._entered = False
 

@@ -101,8 +101,22 @@ def share_slots(
     engine.watch()
 
 
-def check_store(store: Store, key: Key | None, parent: Engine | None) -> None:
-    """Reject a store that cannot be used."""
+def check_store(
+    store: Store | None,
+    key: Key | None,
+    parent: Engine | None,
+    leased: SharedConcurrency | None,
+    on_store_error: OnStoreError,
+) -> None:
+    """Reject a store that cannot be used, and what is about a store if there is none."""
+    if store is None:
+        if on_store_error != "raise":
+            raise ValueError("on_store_error says what to do when a store fails: give a store")
+        if leased is not None:
+            raise ValueError("a SharedConcurrency is counted in a store: give a store")
+        if key is not None:
+            raise ValueError("key names the record in the store: give a store")
+        return
     if not isinstance(store, Store):
         raise TypeError(f"store must be a Store, such as RedisStore(client), got {shown(store)}")
     if key is None:
