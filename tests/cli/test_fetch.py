@@ -28,8 +28,9 @@ def test_every_url_gets_a_record(fetch: Command, serve: Serve) -> None:
     assert (ended.status, ended.printed) == (0, "")
     assert ended.by("url").keys() == {first, *others}
     body = "Here you are.\n"
-    record = {"url": first, "status": 200, "body": body, "attempts": 1, "waited": 0.0}
-    assert ended.by("url")[first] == {**record, "error": None}
+    record = {"url": first, "status": 200, "body": body, "attempts": 1, "error": None}
+    found = ended.by("url")[first]
+    assert found == {**record, "waited": pytest.approx(0.0, abs=0.05)}  # on a busy machine
     assert "20 URLs in" in ended.messages
     assert "20 fetched, 0 failed." in ended.messages
 
