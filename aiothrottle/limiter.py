@@ -408,7 +408,7 @@ class RateLimiter:
     @property
     def follows_server(self) -> bool:
         """Whether the limiter follows the server's rates: ``rate_limit="server"``."""
-        return self._engine.limits.server_rates is not None
+        return self._engine.limits.follows_server
 
     def follow(self, *rates: RateLike) -> None:
         """Keep to the rates that the server has reported, with ``rate_limit="server"``.

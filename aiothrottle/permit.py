@@ -4,7 +4,7 @@ import asyncio
 import sys
 import warnings
 from asyncio import get_running_loop
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, cast
@@ -275,12 +275,12 @@ class Permit:
                 f"{shown(resource)}"
             )
         self._check_acquired("no server can have reported a quota for it")
-        self._update_quota(ReportedQuota(remaining, reset_after, resource), evenly=evenly)
+        self._update_quotas([ReportedQuota(remaining, reset_after, resource)], evenly=evenly)
 
-    def _update_quota(self, quota: ReportedQuota, *, evenly: bool) -> None:
-        """Keep the limiter to a quota that is checked already."""
-        self._engine.update_quota(
-            quota,
+    def _update_quotas(self, quotas: Sequence[ReportedQuota], *, evenly: bool) -> None:
+        """Keep the limiter to quotas that are checked already."""
+        self._engine.update_quotas(
+            quotas,
             sent_at=self._sent_at,
             cost=self._tokens,
             held=self._held is True,

@@ -6,13 +6,13 @@ effect where the limiter has none. What is not plausible has no effect either.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.headers import Profile, ServerLimits
-from aiothrottle.headers.limits import Headers
+from aiothrottle.headers.limits import Headers, Policy
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
 from aiothrottle.retry import Retry
@@ -58,26 +58,30 @@ def apply_limits(
     engine = permit._engine
     rates = _rates(limits, longest)
     engine.adopt_rate(rates)  # no effect but on an adaptive rate
-    quotas = _complete(limits)
+    quotas = _complete(limits, longest)
     # Of a throttled response with a Retry-After, the pause is made of that.
     if use is not None and (not limits.throttled or limits.retry_after is None):
-        for quota in quotas:
-            if quota.resource == REQUESTS or quota.resource in engine.resources:
-                bounded = quota._replace(reset_after=min(quota.reset_after, longest))
-                permit._update_quota(bounded, evenly=use == "evenly")
-    if engine.limits.server_rates is not None:
+        resources = (REQUESTS, *engine.resources)
+        if known := [quota for quota in quotas if quota.resource in resources]:
+            permit._update_quotas(known, evenly=use == "evenly")
+    if engine.limits.follows_server or engine.limits.learns_rate:
         _follow(permit, rates, quotas)
 
 
 def _follow(permit: Permit, rates: Sequence[Rate], quotas: Sequence[ReportedQuota]) -> None:
     """Have the limiter keep to the server's rates, as far as they are reported or follow."""
     engine = permit._engine
-    requests = next((quota for quota in quotas if quota.resource == REQUESTS), None)
+    requests = [
+        quota
+        for quota in quotas
+        if quota.resource == REQUESTS and quota.limit < math.inf and not quota.refill
+    ]
     if rates:
-        engine.follow(rates)
-    elif requests is not None and requests.limit < math.inf and not requests.refill:
+        if engine.limits.follows_server:
+            engine.follow(rates)
+    elif requests:
         engine.infer(permit._sent_at, requests)
-    elif quotas:
+    elif quotas and engine.limits.follows_server:
         engine.follow(())
 
 
@@ -93,24 +97,34 @@ def _rates(limits: ServerLimits, longest: float) -> list[Rate]:
     ]
 
 
-def _complete(limits: ServerLimits) -> list[ReportedQuota]:
-    """Return the quotas of which a remainder and a reset are reported, one of each resource."""
+def _complete(limits: ServerLimits, longest: float) -> list[ReportedQuota]:
+    """Return the quotas of which a remainder and a reset are reported."""
     quotas: list[ReportedQuota] = []
-    for unit, each in limits.by_unit.items():
-        remaining, reset_after = each.remaining, each.reset_after
+    for policy in _separate(limits):
+        remaining, reset_after = policy.remaining, policy.reset_after
         if remaining is None or reset_after is None:
             continue
-        limit = math.inf if each.quota is None else each.quota
+        limit = math.inf if policy.quota is None else policy.quota
         refills = limits.refills and reset_after > 0.0 and remaining < limit < math.inf
         quotas.append(
             ReportedQuota(
                 remaining,
-                reset_after,
-                unit.replace("-", "_"),
+                min(reset_after, longest),
+                policy.counts.replace("-", "_"),
                 limit,
-                each.reset_error,
+                policy.reset_error,
                 limits.throttled,
                 _REFILL * (limit - remaining) / reset_after if refills else 0.0,
+                policy.name or "",
             )
         )
     return quotas
+
+
+def _separate(limits: ServerLimits) -> Iterator[Policy]:
+    """Yield all limits of each unit, or only the binding one, if the others do not make it up."""
+    for unit, bound in limits.by_unit.items():
+        policies = [policy for policy in limits.policies if policy.counts == unit]
+        numbers = {(it.quota, it.remaining, it.reset_after) for it in policies}
+        is_listed = (bound.quota, bound.remaining, bound.reset_after) in numbers
+        yield from policies if is_listed else [bound]

@@ -187,7 +187,7 @@ class Adaptation:
         only_slots = (
             feedback.slots is not None
             and isinstance(self.bucket.own[0], Unlimited)
-            and self.limits.server_rates is None
+            and not self.limits.follows_server
         )
         if only_slots and not (from_server and lasts(seconds)):
             return False
@@ -224,30 +224,37 @@ class Adaptation:
         rate = min(short, key=lambda rate: rate.period)
         return self.apply(self.feedback.reported(self.bucket.clock(), rate.limit / rate.period))
 
-    def update_quota(
-        self, quota: ReportedQuota, *, sent_at: float, cost: float, in_flight: int, evenly: bool
+    def update_quotas(
+        self,
+        quotas: Sequence[ReportedQuota],
+        *,
+        sent_at: float,
+        cost: float,
+        in_flight: int,
+        evenly: bool,
     ) -> None:
-        """Keep to a quota that the server reported to a request.
+        """Keep to the quotas that the server reported to a request.
 
         Args:
-            quota: The quota.
+            quotas: The quotas.
             sent_at: When the request was sent.
             cost: Its tokens.
             in_flight: Other requests in flight.
             evenly: Whether what remains is spread until the reset.
         """
         now = self.bucket.now()
-        self.bucket.update_quota(
-            now, quota, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
+        self.bucket.update_quotas(
+            now, quotas, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
         )
         spent = self.bucket.quota_spent_for(now)
         if spent >= _LONG_SPENT and now + spent - self.limits.spent_until >= _LONGER:
             self.limits.spent_until = now + spent
             self.observers.paused(spent, "quota")
         if self.observers.listeners:
-            remaining, reset_after, resource, *_ = quota
             key = self.observers.key
-            self.observers.emit(events.QuotaUpdated(key, remaining, reset_after, resource=resource))
+            for remaining, reset_after, resource, *_ in quotas:
+                event = events.QuotaUpdated(key, remaining, reset_after, resource=resource)
+                self.observers.emit(event)
 
     def apply(self, changes: tuple[Change, ...]) -> bool:
         """Apply the changes of the controllers. Returns whether there are any."""
@@ -287,6 +294,9 @@ class Adaptation:
             return
         self.plan = Plan(Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
         self.bucket.use(now, self.plan.algorithm)
+        self.bucket.bound = None
+        if self.feedback is not None:
+            self.feedback.guard, self.limits.server_rates = None, ()
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 
@@ -366,7 +376,7 @@ class Adaptation:
             assert self.feedback is not None
             self.feedback.rate, self.feedback.evidence = plan.rate, None
             self.limits.rate_limit, self.limits.are_updated = rate_limit, True
-            self.limits.server_rates, self.limits.rate_unknown = None, False
+            self.limits.server_rates, self.limits.rate_unknown = (), False
         self.observers.name = self.limits.name
         return self._set_slots(shares=leased is not None) or plan is not None
 
@@ -423,26 +433,42 @@ class Adaptation:
             if self.observers.listeners:
                 key = self.observers.key
                 self.observers.emit(events.QuotaUpdated(key, None, None, reported))
+        if not limits.rate_unknown:
+            return changed
         limits.rate_unknown = False
         return self._set_slots() or changed
 
-    def infer(self, sent_at: float, quota: ReportedQuota, in_flight: int) -> bool:
-        """Keep to the rate that follows from the quotas which the server reports.
+    def infer(self, sent_at: float, quotas: Sequence[ReportedQuota], in_flight: int) -> bool:
+        """Keep to the rates that follow from the quotas which the server reports.
 
         Args:
             sent_at: When the request was sent.
-            quota: What its response reports of the requests, with their limit.
+            quotas: What its response reports of the requests, with their limits.
             in_flight: Requests in flight.
 
         Returns:
             Whether decisions change.
         """
-        window = self.limits.window = self.limits.window or ServerWindow()
-        rate, probe_at = window.observe(self.bucket.clock(), sent_at, quota)
-        if probe_at is not None:
-            self.bucket.expect_reset(probe_at)
-        changed = self.follow(() if rate is None else (rate,), in_flight)
-        return changed or probe_at is not None
+        limits, bucket = self.limits, self.bucket
+        if self.feedback is not None and self.feedback.rate is not None:
+            return False  # the rate is learned from what the server does, whatever it says
+        rates, changed, is_refuted = list[Rate](), False, False
+        for quota in quotas:
+            window = limits.windows.setdefault(quota.name, ServerWindow())
+            rate, probe_at = window.observe(bucket.clock(), sent_at, quota)
+            if window.is_refuted or bucket.has_no_window(quota.name):
+                is_refuted = True
+                continue
+            if rate is not None:
+                rates.append(rate)
+            if probe_at is not None:
+                bucket.expect_reset(quota.name, probe_at)
+                changed = True
+        if is_refuted and not rates and limits.server_rates:
+            self._use(Plan(Unlimited()))
+            limits.server_rates = ()
+            return True
+        return self.follow(rates, in_flight) or changed
 
     def _continue_without_server(self) -> bool:
         """Give up waiting for the server's rate. Returns whether decisions change."""

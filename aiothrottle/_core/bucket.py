@@ -111,9 +111,9 @@ class LocalBucket:
     max_wait: float = field(init=False)
     #: The bound of the burst, once there is one.
     bound: BurstBound | None = None
-    #: The server's quota of each resource, once it is reported.
-    quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = field(
-        default_factory=dict[str, tuple[ServerQuota, ServerQuotaState]]
+    #: The server's quotas by resource and name, once they are reported.
+    quotas: dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]] = field(
+        default_factory=dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]]
     )
     #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
     #: is fastest with small integers.
@@ -249,7 +249,7 @@ class LocalBucket:
         """Return the tokens that may be taken now."""
         own, state = self.own
         remaining = own.remaining(state, now)
-        for resource, (quota, of_server) in self.quotas.items():
+        for (resource, _), (quota, of_server) in self.quotas.items():
             left = quota.remaining(of_server, now)
             if resource != REQUESTS:
                 left = Amounts({REQUESTS: math.inf, resource: left})
@@ -336,41 +336,74 @@ class LocalBucket:
 
     # ---- the server's quota ----------------------------------------------------------------------
 
-    def update_quota(
+    def update_quotas(
         self,
         now: float,
-        reported: ReportedQuota,
+        reported: Sequence[ReportedQuota],
         *,
         sent_at: float,
         cost: float,
         in_flight: int,
         evenly: bool,
     ) -> None:
-        """Keep to a quota that the server reported, besides the own algorithm.
+        """Keep to the quotas that a response reports, besides the own algorithm.
+
+        A quota of the same resource that it does not report is one of other requests.
 
         Args:
             now: The time.
-            reported: The quota.
+            reported: The quotas.
             sent_at: When the request was sent.
             cost: Its tokens.
             in_flight: Other requests in flight, which a report may not count yet.
             evenly: Whether the remaining tokens are spread over the time until the reset; the
-                first report of the resource decides.
+                first report of a quota decides.
         """
-        remaining, reset_after, resource, limit, error, _, refill = reported
-        tokens = by_name(cost).get(resource, 0.0)
-        uncounted = 0.0
-        if resource not in self.quotas:
-            quota = ServerQuota(evenly=evenly)
-            state = quota.start()
-            self.quotas = {**self.quotas, resource: (quota, state)}
+        keys = [(quota.resource, quota.name) for quota in reported]
+        resources = {quota.resource for quota in reported}
+        quotas = {
+            key: self.quotas.get(key) or _new_quota(in_flight, evenly=evenly)
+            for key in dict.fromkeys(
+                [*(key for key in self.quotas if key[0] not in resources), *keys]
+            )
+        }
+        known = self.quotas
+        if quotas.keys() != known.keys():
+            self.quotas = quotas
             self._adopt(*self.own)
-            uncounted = in_flight * tokens  # each of them is taken for one like this
-            state.unanswered = in_flight + 1.0
-        quota, state = self.quotas[resource]
+        tokens = by_name(cost)
+        for key, quota in zip(keys, reported, strict=True):
+            each = tokens.get(quota.resource, 0.0)
+            # Of a new quota: each of those in flight is taken for one like this.
+            uncounted = 0.0 if key in known else in_flight * each
+            counts = each > 0.0
+            self._update_quota(
+                now, *quotas[key], quota, sent_at, in_flight, uncounted, counts=counts
+            )
+
+    def _update_quota(
+        self,
+        now: float,
+        quota: ServerQuota,
+        state: ServerQuotaState,
+        reported: ReportedQuota,
+        sent_at: float,
+        in_flight: int,
+        uncounted: float,
+        *,
+        counts: bool,
+    ) -> None:
+        remaining, reset_after, resource, limit, error, _, refill, _ = reported
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         earliest = reset_after - error - (now - sent_at)
-        binds = quota.evenly or refill or self._exceeds(now, resource, remaining, earliest)
+        if resource == REQUESTS:  # the tokens of others are estimates, and settled later
+            refill = quota.refill_of(state, now, reported, sent_at)
+        witness = state.witness
+        if witness.refill and not witness.is_faster and self._is_limited(resource):
+            binds = False  # the reset is refuted, and there is another limit
+        else:
+            exceeds = self._exceeds(now, resource, remaining, earliest)
+            binds = quota.evenly or refill > 0.0 or exceeds
         state.limit = limit
         quota.update(
             state,
@@ -378,26 +411,38 @@ class LocalBucket:
             remaining - uncounted,
             reset_after,
             sent_at,
-            binds=bool(binds),
+            binds=binds,
             in_flight=in_flight,
             refill=refill,
-            counts=tokens > 0.0,
+            counts=counts,
         )
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
-        log = self.quotas[REQUESTS][1].log if REQUESTS in self.quotas else ()
+        log = max((state.log for _, state in self._of_requests()), key=len, default=())
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
             algorithm, state = self.own
             algorithm.take(state, timestamp, cost)
             if self.bound is not None:
                 self.bound.take(timestamp, cost)
 
-    def expect_reset(self, at: float) -> None:
-        """Let one request find out whether the server has reset its requests at that instant."""
-        if REQUESTS in self.quotas:
-            quota, state = self.quotas[REQUESTS]
+    def has_no_window(self, name: str) -> bool:
+        """Return whether a quota of requests comes back faster than its reset says."""
+        known = self.quotas.get((REQUESTS, name))
+        return known is not None and known[1].witness.is_faster
+
+    def expect_reset(self, name: str, at: float) -> None:
+        """Let one request find out whether the server has reset a quota of requests by then."""
+        if (REQUESTS, name) in self.quotas:
+            quota, state = self.quotas[REQUESTS, name]
             quota.expect_reset(state, at)
+
+    def _of_requests(self) -> list[tuple[ServerQuota, ServerQuotaState]]:
+        return [quota for (resource, _), quota in self.quotas.items() if resource == REQUESTS]
+
+    def _is_limited(self, resource: str) -> bool:
+        """Return whether the limiter's own algorithm limits the resource."""
+        return by_name(self.own[0].capacity).get(resource, math.inf) < math.inf
 
     def _exceeds(self, now: float, resource: str, tokens: float, seconds: float) -> bool:
         """Return whether the limiter's own algorithm admits more tokens within so many seconds.
@@ -406,9 +451,9 @@ class LocalBucket:
         by now: the report is late, the requests in flight are counted or not, and a window of the
         server ends before one of the limiter does.
         """
-        own, state = self.own
-        if by_name(own.capacity).get(resource, math.inf) == math.inf:
+        if not self._is_limited(resource):
             return True
+        own, state = self.own
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)
         if self.bound is not None and resource == REQUESTS:
@@ -428,17 +473,23 @@ class LocalBucket:
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the requests that the server has left; None: not known."""
-        if REQUESTS not in self.quotas:
-            return None
-        quota, state = self.quotas[REQUESTS]
-        return quota.reported(state, now)
+        known = (quota.reported(state, now) for quota, state in self._of_requests())
+        return min((left for left in known if left is not None), default=None)
+
+
+def _new_quota(in_flight: int, *, evenly: bool) -> tuple[ServerQuota, ServerQuotaState]:
+    quota = ServerQuota(evenly=evenly)
+    state = quota.start()
+    state.unanswered = in_flight + 1.0
+    return quota, state
 
 
 def _in_one(
-    quotas: dict[str, tuple[ServerQuota, ServerQuotaState]],
+    quotas: dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]],
 ) -> tuple[Algorithm[Any], Any]:
-    """Return the quotas of all resources as one algorithm, and its state."""
-    if quotas.keys() == {REQUESTS}:
-        return quotas[REQUESTS]
-    algorithm = PerResource(*((resource, quota) for resource, (quota, _) in quotas.items()))
+    """Return all quotas as one algorithm, and its state."""
+    ((resource, _), only), *more = quotas.items()
+    if resource == REQUESTS and not more:
+        return only
+    algorithm = PerResource(*((resource, quota) for (resource, _), (quota, _) in quotas.items()))
     return algorithm, tuple(state for _, state in quotas.values())

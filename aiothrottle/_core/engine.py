@@ -1227,21 +1227,27 @@ class Engine:
         if self.adaptation.adopt_rate(rates):
             self.reconsider()
 
-    def update_quota(
-        self, quota: ReportedQuota, *, sent_at: float, cost: float, held: bool, evenly: bool
+    def update_quotas(
+        self,
+        quotas: Sequence[ReportedQuota],
+        *,
+        sent_at: float,
+        cost: float,
+        held: bool,
+        evenly: bool,
     ) -> None:
-        """Keep to a quota that the server reported to a request.
+        """Keep to the quotas that the server reported to a request.
 
         Args:
-            quota: The quota.
+            quotas: The quotas.
             sent_at: When the request was sent.
             cost: Its tokens.
             held: Whether its permit is held.
             evenly: Whether what remains is spread until the reset.
         """
         in_flight = self.in_flight - held  # sent since, or not counted yet
-        self.adaptation.update_quota(
-            quota, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
+        self.adaptation.update_quotas(
+            quotas, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
         )
         self.reconsider()
 
@@ -1273,14 +1279,14 @@ class Engine:
         if self.adaptation.follow(rates, self.in_flight):
             self._limits_have_changed()
 
-    def infer(self, sent_at: float, quota: ReportedQuota) -> None:
-        """Keep to the rate that follows from the quotas which the server reports.
+    def infer(self, sent_at: float, quotas: Sequence[ReportedQuota]) -> None:
+        """Keep to the rates that follow from the quotas which the server reports.
 
         Args:
             sent_at: When the request was sent.
-            quota: What its response reports of the requests, with their limit.
+            quotas: What its response reports of the requests, with their limits.
         """
-        if self.adaptation.infer(sent_at, quota, self.in_flight):
+        if self.adaptation.infer(sent_at, quotas, self.in_flight):
             self._limits_have_changed()
 
     def _limits_have_changed(self) -> None:

@@ -91,12 +91,12 @@ class Limits:
     given_name: str | None
     #: The resources that a cost may name; none if its costs are numbers.
     resources: tuple[str, ...] = field(init=False)
-    #: The rates that the server reported, () before it has; None: not followed.
-    server_rates: tuple[Rate, ...] | None = None
+    #: The rates that the server reported, or that follow from its reports.
+    server_rates: tuple[Rate, ...] = ()
     #: Whether the server is followed and has reported no rate yet: one request at a time.
     rate_unknown: bool = False
-    #: What is known of the windows of a server that reports quotas, but no rate.
-    window: ServerWindow | None = None
+    #: What is known of the windows of quotas that are reported without a rate, by name.
+    windows: dict[str, ServerWindow] = field(default_factory=dict[str, ServerWindow])
     #: Answers without a report.
     answers: int = 0
     #: The latest end of a spent quota that was logged.
@@ -123,9 +123,15 @@ class Limits:
     @property
     def learns_rate(self) -> bool:
         """Whether a rate is learned, as none is given and every outcome is reported."""
-        given = self.rate_limit is not None or self.algorithm is not None
+        follows = self.follows_server and not self.server_rates
+        given = not (self.rate_limit is None or follows) or self.algorithm is not None
         adapts = isinstance(self.concurrency_limit, AdaptiveConcurrency)
         return self.learn_rate and self.begin_small and not given and not adapts
+
+    @property
+    def follows_server(self) -> bool:
+        """Whether the user wants the server's rates to be followed."""
+        return self.rate_limit == SERVER
 
     @property
     def shares_slots(self) -> bool:
@@ -135,7 +141,7 @@ class Limits:
     @property
     def are_changed_by_user(self) -> bool:
         """Whether the user has changed them, so that a new limiter would have other limits."""
-        return self.are_updated and self.server_rates is None
+        return self.are_updated and not self.follows_server
 
     @property
     def slots(self) -> int | None:
@@ -164,7 +170,7 @@ class Limits:
         guard = 0.0 if self.guard is None or self.guard == AUTO else self.guard
         burst = None if self.burst is None else 1.0
         Recipe(Rate(1), burst, self.algorithm).algorithm(guard)
-        self.server_rates, self.rate_unknown = (), True
+        self.rate_unknown = True
         return Plan(Unlimited())
 
     def plan_for(

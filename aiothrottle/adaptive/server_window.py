@@ -1,7 +1,7 @@
 """The window of a server that reports limit, remaining and reset, but not how long its windows are.
 
-Invariant: the inferred window is never longer than the server's, if that is a whole number of
-seconds; and it makes a rate only when no longer one is possible.
+Invariant: the inferred window is never longer than the server's, if that is one of the usual ones;
+and it makes a rate only when no longer one is possible.
 """
 
 import math
@@ -14,6 +14,12 @@ from aiothrottle.rate import Rate
 # Seconds. In a longer window an error of a second in the reset does not matter, and the quota alone
 # uses it all; a rate would not use what a calendar day adds at midnight.
 _LONGEST = 60.0
+# Windows in a row that may turn out to be longer.
+_MOST_FAILURES = 1
+# A smaller part of a window is not worth a 429.
+_SMALL_PART = 0.1
+# Seconds of the windows that most servers have.
+_USUAL = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 # Seconds. Resets that differ by less are of the same window.
 _SAME_WINDOW = 1.0
 
@@ -33,8 +39,9 @@ class ServerWindow:
 
     The first response of a window reports all but one request as remaining, and its reset is a
     whole window away. As a reset may be earlier than it says, several lengths are possible. Then
-    one request is sent when the shortest is over: if it is admitted after all was used up, that was
-    right, and if it is throttled, the window is longer.
+    one request is sent when the shortest usual one is over: if it is admitted after all was used
+    up, that was right. If it is throttled, the window is longer; after two of them in a row nothing
+    is inferred any more.
 
     >>> window = ServerWindow()
     >>> window.observe(5.1, 5.0, ReportedQuota(19, 1.0, limit=20, error=1.0))
@@ -47,12 +54,19 @@ class ServerWindow:
     seconds: float = 0.0
     # Whether no longer one is possible.
     _is_certain: bool = False
+    # How often the server has throttled when a window should have been over.
+    _failures: int = 0
     # Whether all of the latest window was used.
     _is_used_up: bool = False
     # When the first request of the latest window was sent, and when its response arrived.
     _sent_at: float = -math.inf
     _began_at: float = math.inf
     _resets_at: float = math.inf
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the server throttles although the window is over, again and again."""
+        return self._failures > _MOST_FAILURES
 
     def observe(self, now: float, sent_at: float, quota: ReportedQuota) -> Inferred:
         """Record what a response reports, and return what is known.
@@ -70,11 +84,11 @@ class ServerWindow:
         begins = not throttled and remaining == limit - 1
         if begins or self.seconds:
             # No reset is further away than a window is long.
-            self._raise(max(1.0, math.floor(reset_after - error) + 1.0))
+            self._raise(_shortest(reset_after, error))
         # The window began between its first request and the response to that.
         over = self._is_used_up and sent_at >= self._began_at + self.seconds
         if not throttled and (begins or over) and now - self._sent_at < self.seconds + 1.0:
-            self._is_certain = True
+            self._is_certain, self._failures = True, 0
         if begins:
             if reset_after + now - sent_at < self.seconds + 1.0:
                 self._is_certain = True
@@ -83,12 +97,20 @@ class ServerWindow:
         same_window = abs(now + reset_after - self._resets_at) < _SAME_WINDOW
         if throttled and same_window and sent_at - self._began_at >= self.seconds > 0.0:
             self._raise(self.seconds + 1.0)
+            self._failures += 1
         if not 0.0 < self.seconds <= _LONGEST:
             return Inferred()
         if self._is_certain:
             return Inferred(Rate(limit, self.seconds))
-        return Inferred(None, self._began_at + self.seconds)
+        matters = error > _SMALL_PART * self.seconds
+        return Inferred(None, self._began_at + self.seconds if matters else None)
 
     def _raise(self, seconds: float) -> None:
         if seconds > self.seconds:
             self.seconds, self._is_certain = seconds, False
+
+
+def _shortest(reset_after: float, error: float) -> float:
+    """Return the seconds of the shortest window with such a reset; a usual one, if there is one."""
+    least = max(1.0, math.floor(reset_after - error) + 1.0)
+    return next((usual for usual in _USUAL if least <= usual <= reset_after), least)

@@ -16,6 +16,15 @@ _SAME_WINDOW = 1.5
 _MOST_IN_FLIGHT = 4096
 # A wait of fewer units in the last place of the time is due to rounding.
 _ULPS = 8.0
+# A refilled quota is looked at when a token should be back by half of the refill that was seen, and
+# by that part of it after each 429. Others may use up to that part of the tokens of a window.
+_CAREFUL, _SLOWER, _OTHERS = 0.5, 0.7, 0.5
+# Seconds after a reset in which a request shows what the reset has brought back.
+_AT_ONCE = 0.5
+# Seconds. What is rounded to whole ones tells no shorter window.
+_WHOLE = 1.0
+# A reset that is early by a smaller part of itself was rounded.
+_ROUNDED = 0.1
 
 
 class ReportedQuota(NamedTuple):
@@ -35,6 +44,105 @@ class ReportedQuota(NamedTuple):
     throttled: bool = False
     #: Tokens per second to count on before the reset; 0.0: it is refilled then, at once.
     refill: float = 0.0
+    #: The server's name for it, if it has several of one resource.
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Witness:
+    """What the answers of a server show of its resets, whatever it says.
+
+    Tokens that come back one by one are never there all at once, and the reset is no window's: that
+    of the next token, of a full bucket, or of a window that the server does not use. Two signs tell
+    it. After the reset the quota was not whole, although few had taken from it; or it was whole
+    three times within the shortest window that the reset can name.
+
+    A server with windows may show the same where others use its quota: then it throttles what was
+    sent too early, and the refill is taken for slower, and for no faster again.
+
+    >>> witness = Witness(limit=5)
+    >>> for at in (0.0, 0.3, 0.6):  # of a bucket
+    ...     quota = ReportedQuota(4, 1.0, limit=5, error=1.0)
+    ...     refill = witness.observe(quota, at + 0.01, at, taken=1.0)
+    >>> round(refill, 2)
+    1.64
+    """
+
+    #: Tokens of a whole quota.
+    limit: float
+    #: When the last report arrived, and whether its request was sent before the one before arrived.
+    arrived_at: float = -math.inf
+    overlaps: bool = False
+    #: The last one of an admitted request: when that was sent, what remained, the reset at the
+    #: latest, and whether it was zero.
+    sent_at: float = -math.inf
+    remaining: float = math.inf
+    resets_at: float = math.inf
+    resets_now: bool = False
+    #: When the last two requests were sent after which the quota was whole.
+    whole_at: tuple[float, float] = (-math.inf, -math.inf)
+    #: The longest reset of the limit, in seconds.
+    longest: float = 0.0
+    #: Tokens per second that come back, 0.0: not known; and the fastest that it may be.
+    refill: float = 0.0
+    fastest: float = math.inf
+    #: Whether they come back faster than in the shortest window that the reset can name.
+    is_faster: bool = False
+    #: The last report that left nothing, until the next one: when its request was sent.
+    empty_at: float = math.inf
+
+    def observe(self, quota: ReportedQuota, now: float, sent_at: float, taken: float) -> float:
+        """Return the tokens per second by which the quota is refilled; 0.0: at its reset, at once.
+
+        Args:
+            quota: What a response reports.
+            now: When it arrived.
+            sent_at: When its request was sent.
+            taken: Tokens that were taken since the request of the last report was sent.
+        """
+        self.overlaps, self.arrived_at = sent_at < self.arrived_at, now
+        if quota.throttled:
+            if self.refill and self.empty_at < sent_at:
+                self.empty_at = sent_at
+                self.refill = self.fastest = self.refill * _SLOWER
+            return self.refill
+        self.longest = max(self.longest, quota.reset_after, quota.error)
+        if self.refill:
+            self._measure(quota, now)
+        elif not self.overlaps:
+            self.refill = _CAREFUL * self._first_sign(quota, now, sent_at, taken)
+        if quota.remaining < 1.0:
+            self.empty_at = sent_at
+        self.sent_at, self.remaining = sent_at, quota.remaining
+        self.resets_at, self.resets_now = now + quota.reset_after, quota.reset_after <= 0.0
+        return self.refill
+
+    def _first_sign(self, quota: ReportedQuota, now: float, sent_at: float, taken: float) -> float:
+        """Return the tokens per second that come back at the least, by a sign of it; 0.0: none."""
+        remaining, reset_after, _, limit, error, *_ = quota
+        seconds = max(reset_after, error)
+        if remaining >= limit - 1.0:
+            since, *_ = self.whole_at
+            self.whole_at = self.whole_at[1], sent_at
+            self.is_faster = seconds == error == _WHOLE > now - since
+            return 2.0 / (now - since) if self.is_faster else 0.0
+        moved = sent_at + reset_after - error - self.resets_at
+        is_next = moved >= 0.0 and sent_at - self.resets_at < _AT_ONCE
+        if not is_next or seconds <= 0.5 * self.longest or remaining + taken >= _OTHERS * limit:
+            return 0.0
+        is_early = self.resets_at - sent_at > _ROUNDED * seconds
+        if is_early and (remaining + taken > self.remaining or moved < _ROUNDED * seconds / limit):
+            return 0.0  # of a log that slides, or rounded
+        # No window has a reset that moves with the requests, nor one of zero while it goes on.
+        self.is_faster = is_early or self.resets_now
+        return max(1.0, limit - remaining - 1.0) / seconds  # what remains is rounded down
+
+    def _measure(self, quota: ReportedQuota, now: float) -> None:
+        """Measure the refill since nothing was left, with the first answer after that."""
+        if self.empty_at < math.inf and not self.overlaps:
+            seen = (quota.remaining + 1.0) / (now - self.empty_at)
+            self.refill = max(self.refill, min(_CAREFUL * seen, self.fastest))
+            self.empty_at = math.inf
 
 
 @dataclass(slots=True)
@@ -43,7 +151,7 @@ class ServerQuotaState:
 
     `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
     the quota is kept to, or only known; `least` the lowest report about the window as it was, and
-    `unanswered` the number of requests without a report.
+    `unanswered` the number of requests without a report. `witness` is what the answers show.
 
     A quota that is refilled steadily gains `refill` tokens per second: `remaining` is of `at`, and
     the report is of a request sent at `sent_at`.
@@ -67,6 +175,7 @@ class ServerQuotaState:
     probe_at: float = math.inf
     probed_at: float = math.inf
     next_at: float = -math.inf
+    witness: Witness = field(default_factory=lambda: Witness(math.inf))
     log: deque[tuple[float, float]] = field(
         default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
     )
@@ -147,6 +256,10 @@ class ServerQuota:
             sent += cost
             uncounted = max(uncounted, sent - refill * (now - timestamp))
         remaining -= uncounted
+        if refill and state.witness.refill:
+            if (state.unanswered or state.witness.overlaps) and now < state.resets_at:
+                remaining = min(remaining, self._left(state, now))
+            reset_after = (state.limit - remaining) / refill  # full then, whatever the server says
         resets_at = now + reset_after
         state.longest = max(state.longest, reset_after)
         # What is only known has held nothing back: it may be of the window before.
@@ -164,6 +277,25 @@ class ServerQuota:
         state.least, state.refill, state.at, state.sent_at = least, refill, now, sent_at
         if sent_at >= state.probed_at:
             state.probed_at = math.inf
+
+    def refill_of(
+        self, state: ServerQuotaState, now: float, quota: ReportedQuota, sent_at: float
+    ) -> float:
+        """Return the tokens per second by which the quota is refilled, by what the answers show.
+
+        Args:
+            state: Is changed.
+            now: When the report arrived.
+            quota: The report.
+            sent_at: When its request was sent.
+        """
+        if quota.refill or quota.limit == math.inf:
+            return quota.refill
+        witness = state.witness
+        if witness.limit != quota.limit:
+            witness = state.witness = Witness(quota.limit)
+        taken = sum(cost for timestamp, cost in state.log if timestamp > witness.sent_at)
+        return witness.observe(quota, now, sent_at, taken)
 
     def expect_reset(self, state: ServerQuotaState, at: float) -> None:
         """Let one token be taken at `at`, which shows whether the quota has been reset."""

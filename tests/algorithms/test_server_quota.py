@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
+from aiothrottle.algorithms.server_quota import (
+    ReportedQuota,
+    ServerQuota,
+    ServerQuotaState,
+    Witness,
+)
 from tests.algorithms.asking import allowance, refund
 from tests.support.asking import admit
 from tests.support.effort import examples
@@ -240,3 +245,59 @@ def test_lowest_report_is_exact_once_no_request_is_unanswered(
     assert algorithm.remaining(state, 2.0) == 5
     algorithm.update(state, 2.5, 7, 29.5, 0.5, in_flight=in_flight, counts=counts)
     assert algorithm.remaining(state, 2.5) == left
+
+
+# ---- what the answers show -----------------------------------------------------------------------
+
+
+def witness(*reports: tuple[float, float, float], limit: float = 5, error: float = 1.0) -> Witness:
+    """Return what is known after reports of one request after the other: when, remaining, reset."""
+    known = Witness(limit)
+    for at, remaining, reset_after in reports:
+        quota = ReportedQuota(remaining, reset_after, limit=limit, error=error)
+        known.observe(quota, at + 0.01, at, taken=1.0)
+    return known
+
+
+def test_quota_that_is_whole_again_too_soon_has_no_window() -> None:
+    known = witness((0.0, 4, 1), (0.3, 4, 1), (0.6, 4, 1))
+    assert known.is_faster
+    assert known.refill == pytest.approx(1 / 0.61)  # half of two in that time
+    # In windows that begin with the seconds of a clock the last two may be as close.
+    for at in (0.995, 1.7):
+        assert witness((0.0, 4, 1), (0.95, 4, 1), (at, 3, 1)).refill == 0.0
+
+
+def test_reset_that_moves_with_the_requests_is_that_of_a_bucket() -> None:
+    known = witness((0.0, 2, 1.5), (0.05, 1, 2), (0.1, 0, 2.5), error=0.0)
+    assert known.is_faster
+    assert known.refill == 0.5 * (5 - 1 - 1) / 2
+    # The oldest request of a log that slides is another one, once tokens came back.
+    assert witness((0.0, 2, 0.5), (0.05, 2, 0.9), (0.1, 1, 0.85), error=0.0).refill == 0.0
+
+
+def test_reset_that_brings_back_little_is_no_reset() -> None:
+    known = witness((0.0, 0, 9), (9.02, 1, 10), limit=20)
+    assert (known.refill, known.is_faster) == (0.5 * (20 - 1 - 1) / 10, False)
+    for at, remaining, reset_after in ((8.0, 1, 9), (9.02, 9, 10), (9.02, 1, 3), (20.0, 1, 10)):
+        assert witness((0.0, 0, 9), (at, remaining, reset_after), limit=20).refill == 0.0
+
+
+def test_refill_is_measured_and_slower_after_a_429() -> None:
+    known = witness((0.0, 0, 9), (9.0, 0, 10), limit=20)
+    refill = known.refill
+    known.observe(ReportedQuota(3, 10, limit=20, error=1.0), 9.52, 9.5, taken=1.0)
+    assert refill < known.refill == 0.5 * 4 / (9.52 - 9.0)
+    known.observe(ReportedQuota(0, 10, limit=20, error=1.0), 9.6, 9.55, taken=1.0)
+    spent = ReportedQuota(0, 10, limit=20, error=1.0, throttled=True)
+    slower = known.observe(spent, 9.7, 9.65, taken=1.0)
+    assert slower == 0.7 * 0.5 * 4 / (9.52 - 9.0)
+    known.observe(ReportedQuota(19, 10, limit=20, error=1.0), 9.9, 9.8, taken=1.0)
+    assert known.refill == slower  # others use the quota, or it was too fast once
+
+
+def test_requests_in_flight_together_show_nothing() -> None:
+    known = Witness(limit=5)
+    for at, remaining in ((0.0, 2), (0.005, 1), (0.006, 0)):
+        known.observe(ReportedQuota(remaining, 0, limit=5), at + 0.01, at, taken=1.0)
+    assert known.refill == 0.0

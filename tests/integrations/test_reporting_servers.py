@@ -6,10 +6,12 @@ token bucket that reports nothing useful uses up no attempts.
 """
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any, Self
 
 import httpx
@@ -28,9 +30,15 @@ from tests.support.reporting_servers import (
     LIMIT,
     REPORTING,
     Answer,
+    Log,
+    Nest,
+    Report,
     Server,
     Silent,
+    Windows,
+    envoy,
     express_legacy,
+    gcra,
     koa,
 )
 from tests.support.virtually import now, virtual, visit
@@ -93,9 +101,9 @@ class Load(httpx.AsyncBaseTransport):
         await asyncio.sleep(self._random.uniform(*self._latency))
         return httpx.Response(status, headers=headers)
 
-    def used(self, begin: float = 0.0, end: float = SECONDS) -> float:
+    def used(self, begin: float = 0.0, end: float = SECONDS, rate: float = LIMIT) -> float:
         """The part of the server's limit that was used."""
-        return sum(begin <= at < end for at in self.admitted) / (end - begin) / LIMIT
+        return sum(begin <= at < end for at in self.admitted) / (end - begin) / rate
 
     @property
     def part_throttled(self) -> float:
@@ -120,6 +128,76 @@ async def test_limit_is_used_whatever_is_reported(name: str, ahead: float) -> No
     await load.run(RateLimiter("server", concurrency_limit=SLOTS))
     assert load.part_throttled <= 0.01
     assert load.used(SECONDS, 2 * SECONDS) >= 0.85
+    load = Load(REPORTING[name](), ahead=ahead)
+    await load.run(RateLimiter(concurrency_limit=SLOTS))
+    assert load.throttled == []
+    assert load.used(2 * SECONDS, 3 * SECONDS) >= 0.85
+
+
+NAMED = {"short": (3, 1.0), "medium": (20, 10.0), "long": (100, 60.0)}
+# What the reset of each means is another thing than the end of a window. The rates that hold over
+# a minute, and the limits as a user would write them.
+MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
+    "Envoy": (partial(envoy, 5, 20.0), 20.0, {"rate_limit": "20/s", "burst": 5}),
+    "Envoy, slow": (
+        partial(envoy, 5, 2.0), 2.0, {"rate_limit": "2/s", "algorithm": TokenBucket(burst=5)}
+    ),
+    "Envoy, fast": (partial(envoy, 20, 100.0), 100.0, {"rate_limit": "100/s", "burst": 20}),
+    "GCRA": (
+        partial(gcra, 10, 5.0), 5.0, {"rate_limit": "5/s", "algorithm": TokenBucket(burst=10)}
+    ),
+    "GCRA, burst below the rate": (
+        partial(gcra, 10, 15.0), 15.0, {"rate_limit": "15/s", "burst": 10}
+    ),
+    "GCRA, exact": (partial(gcra, 3, 10.0, digits=3), 10.0, {"rate_limit": "10/s", "burst": 3}),
+    "NestJS, named": (
+        partial(Nest, **NAMED), 100 / 60, {"rate_limit": ["3/s", "20/10s", "100/min"]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISLEADING)
+@pytest.mark.parametrize("known", ["nothing", "server", "limits"])
+@virtual
+async def test_answers_count_more_than_a_reset_that_misleads(name: str, known: str) -> None:
+    make, rate, limits = MISLEADING[name]
+    arguments = {"nothing": {}, "server": {"rate_limit": "server"}, "limits": limits}[known]
+    load = Load(make())
+    await load.run(RateLimiter(**arguments, concurrency_limit=SLOTS), 60.0)
+    assert sum(at > 10.0 for at in load.throttled) == 0
+    assert load.part_throttled <= 0.03
+    assert load.used(10.0, 60.0, rate) >= 0.9
+
+
+IN_SECONDS: dict[str, Report] = {
+    "whole": lambda now, at, left: _reported(left, math.ceil(at - now)),
+    "exact": lambda now, at, left: _reported(left, f"{at - now:.3f}"),
+}
+
+
+def _reported(left: int, reset: object) -> dict[str, str]:
+    return {
+        "RateLimit-Limit": "30",
+        "RateLimit-Remaining": f"{left}",
+        "RateLimit-Reset": f"{reset}",
+    }
+
+
+@pytest.mark.parametrize("report", IN_SECONDS)
+@pytest.mark.parametrize("period", [1.0, 5.0, 60.0])
+@pytest.mark.parametrize("latency", [0.005, 0.1])
+@virtual
+async def test_quota_that_is_true_is_kept_to(report: str, period: float, latency: float) -> None:
+    reports = IN_SECONDS[report]
+    for server in (
+        Windows(reports, lambda *_: "1", limit=30, period=period),
+        Log(reports, limit=30, period=period),
+    ):
+        for limiter in (RateLimiter(concurrency_limit=SLOTS), RateLimiter("server")):
+            load = Load(server, latency=(latency / 2, latency))
+            await load.run(limiter, 2.0 * period + 10.0)
+            assert load.throttled == []
+            await asyncio.sleep(period)
 
 
 @pytest.mark.parametrize(("make", "period"), [(express_legacy, 5.0), (koa, 10.0)])

@@ -137,34 +137,51 @@ def rate_limiter_flexible() -> Server:
 
 
 class Nest:
-    """@nestjs/throttler 6: a sliding log, and a reset of a window that does not slide.
+    """@nestjs/throttler 6: sliding logs, and a reset of a window that does not slide.
 
     A throttled request is followed by a block as long as the window; its response has a
-    Retry-After only.
+    Retry-After only. Several throttlers have names, which end their headers.
     """
 
-    def __init__(self) -> None:
-        self._hits: deque[float] = deque()
-        self._expires_at = -math.inf
-        self._blocked_until = -math.inf
+    def __init__(self, **limits: tuple[int, float]) -> None:
+        named = limits.items() or [("", (LIMIT, PERIOD))]
+        self._throttlers = [(f"-{name}" if name else "", _Throttler(*it)) for name, it in named]
 
     def answer(self, now: float) -> Answer:
+        headers = _date(now)
+        for suffix, throttler in self._throttlers:
+            throttler.count(now)
+            if throttler.blocked_until > -math.inf:
+                wait = str(math.ceil(throttler.blocked_until - now))
+                return 429, headers | {f"Retry-After{suffix}": wait}
+            fields = throttler.fields(now).items()
+            headers |= {f"{name}{suffix}": value for name, value in fields}
+        return 200, headers
+
+
+class _Throttler:
+    def __init__(self, limit: int, period: float) -> None:
+        self.limit, self.period = limit, period
+        self.blocked_until = -math.inf
+        self._hits: deque[float] = deque()
+        self._expires_at = -math.inf
+
+    def count(self, now: float) -> None:
         while self._hits and self._hits[0] <= now:
             self._hits.popleft()
         if now >= self._expires_at:
-            self._expires_at = now + PERIOD
-        if now >= self._blocked_until > -math.inf:
+            self._expires_at = now + self.period
+        if now >= self.blocked_until > -math.inf:
             self._hits.clear()
-            self._blocked_until = -math.inf
-        if self._blocked_until == -math.inf:
-            self._hits.append(now + PERIOD)
-            if len(self._hits) > LIMIT:
-                self._blocked_until = now + PERIOD
-        if self._blocked_until > -math.inf:
-            wait = {"Retry-After": str(math.ceil(self._blocked_until - now))}
-            return 429, _date(now) | wait
+            self.blocked_until = -math.inf
+        if self.blocked_until == -math.inf:
+            self._hits.append(now + self.period)
+            if len(self._hits) > self.limit:
+                self.blocked_until = now + self.period
+
+    def fields(self, now: float) -> dict[str, str]:
         reset = math.ceil(self._expires_at - now)
-        return 200, _date(now) | _fields("X-RateLimit-", LIMIT, LIMIT - len(self._hits), reset)
+        return _fields("X-RateLimit-", self.limit, self.limit - len(self._hits), reset)
 
 
 class Litestar:
@@ -204,6 +221,55 @@ class Quart:
         if wait <= 0.0:
             return 200, _date(now, _LATE) | headers
         return 429, _date(now, _LATE) | headers | {"Retry-After": str(math.ceil(wait))}
+
+
+class Bucket:
+    """A token bucket, or a GCRA; `reset` is what it reports, by the tokens and the rate."""
+
+    def __init__(self, size: int, rate: float, reset: Callable[[float, float], object]) -> None:
+        self._size, self._rate, self._reset = size, rate, reset
+        self._tokens, self._at = float(size), -math.inf
+
+    def answer(self, now: float) -> Answer:
+        elapsed, self._at = min(now - self._at, 1e6), now
+        self._tokens = min(self._size, self._tokens + elapsed * self._rate)
+        admitted = self._tokens >= 1.0
+        self._tokens -= admitted
+        reset = self._reset(self._tokens, self._rate)
+        headers = _fields("x-ratelimit-", self._size, int(self._tokens), reset)
+        return (200 if admitted else 429), _date(now) | headers
+
+
+def envoy(size: int, rate: float) -> Server:
+    """Envoy 1.3x, `local_ratelimit`: the reset is that of the next token, rounded up."""
+    return Bucket(size, rate, lambda tokens, _: int(tokens < 1.0))
+
+
+def gcra(size: int, rate: float, *, digits: int | None = None) -> Server:
+    """A bucket whose reset is when it is full, rounded up to whole seconds or not at all."""
+
+    def reset(tokens: float, rate: float) -> object:
+        seconds = (size - tokens) / rate
+        return math.ceil(seconds) if digits is None else f"{seconds:.{digits}f}"
+
+    return Bucket(size, rate, reset)
+
+
+class Log:
+    """A log that slides; the reset is when its oldest request leaves it."""
+
+    def __init__(self, report: Report, *, limit: int, period: float) -> None:
+        self._report, self._limit, self._period = report, limit, period
+        self._hits: deque[float] = deque()
+
+    def answer(self, now: float) -> Answer:
+        while self._hits and self._hits[0] <= now:
+            self._hits.popleft()
+        admitted = len(self._hits) < self._limit
+        if admitted:
+            self._hits.append(now + self._period)
+        headers = self._report(now, self._hits[0], self._limit - len(self._hits))
+        return (200 if admitted else 429), _date(now) | headers
 
 
 class Silent:
