@@ -151,6 +151,19 @@ def readable_rate(rate: float) -> Rate:
     return Rate(max(math.floor(rate * period + 1e-6), 1), period)
 
 
+def about(rate: float) -> str:
+    """Return a rate in requests per second with two digits, as a text that `Rate` reads.
+
+    >>> about(19.63), about(0.333), about(1234.0), about(1 / 3600)
+    ('20/s', '20/min', '1200/s', '1/h')
+    """
+    for seconds, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if (tokens := rate * seconds) >= 1.0 or unit == "h":
+            break
+    step = 10.0 ** (math.floor(math.log10(tokens)) - 1)
+    return f"{round(tokens / step) * step:g}/{unit}"
+
+
 def _rate_of(policy: Policy) -> Rate | None:
     counts_requests = policy.unit in _REQUESTS and "token" not in (policy.name or "").lower()
     if not counts_requests or not policy.quota:

@@ -19,6 +19,7 @@ exit status:
 
 import argparse
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ from aiothrottle._checks import number
 from aiothrottle._statuses import FORBIDDEN, LEAST_ERROR, MAY_THROTTLE
 from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.cli.addresses import read_address
-from aiothrottle.cli.advice import Advice, Sighting, policies_of, reported, seen
+from aiothrottle.cli.advice import Advice, Sighting, about, policies_of, reported, seen
 from aiothrottle.cli.options import (
     Command,
     argument,
@@ -345,6 +346,7 @@ class Probe:
         """Yield the outcome of the search."""
         tried = self.tried
         if tried is not None and tried.passed:
+            yield self._measured(tried.advice, burst)
             yield (
                 f"With the limiter below it throttled {tried.throttled or 'none'} of "
                 f"{tried.sent} requests in {tried.seconds:.1f} s."
@@ -357,6 +359,13 @@ class Probe:
             yield "No rate was found that it does not throttle: give more --max-requests."
         else:
             yield "No rate was found that it does not throttle."
+
+    def _measured(self, advice: Advice, burst: Sighting) -> str:
+        """Return what the server admits, in words."""
+        rate = min(rate.limit / rate.period for rate in advice.rates)
+        size = math.ceil(burst.admitted - rate * burst.seconds)  # a bucket was filled meanwhile
+        at_once = "evenly spaced" if advice.spaced else f"bursts of {max(size, 1)}"
+        return f"It admits about {about(rate)}, {at_once}."
 
     def _conclusion(self) -> Iterator[str]:
         """Yield the limiter to use."""

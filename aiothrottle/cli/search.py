@@ -41,6 +41,10 @@ _TRY_SECONDS, _TRY_REQUESTS, _LONGEST_TRY = 4.0, 30, 30.0
 _SURE_SECONDS, _SURE_REQUESTS = 10.0, 200
 # By that part a measured rate may be wrong.
 _ERROR = 0.06
+# The part of a window of a second that an even pace uses at the least.
+_USED = 0.9
+# A rate per second is that much faster than what is sent with its guard.
+_GUARDED = 1.055
 # A server that admits no more than that at once throttles each request that is early. Elsewhere
 # such a burst makes up for a request that is sent late.
 _NO_BURST, _LEAST_BURST = 2, 2
@@ -130,7 +134,7 @@ class Search:
         measured = await self._measure(climb, burst)
         # A bucket was filled meanwhile.
         size = math.ceil(burst.admitted - measured * burst.seconds)
-        for rate in candidates(climb.clean, climb.throttled, measured):
+        for rate in candidates(climb.clean, climb.throttled, measured, burst.admitted):
             for advice in advices(rate, burst.admitted, size):
                 if not self._goes_on:
                     return tried
@@ -249,13 +253,14 @@ class Search:
         return reply
 
 
-def candidates(clean: float, throttled: float, measured: float) -> list[float]:
+def candidates(clean: float, throttled: float, measured: float, admitted: int = 0) -> list[float]:
     """Return requests per second to try, the most first.
 
     Args:
         clean: A pace that was not throttled, or 0.
         throttled: A faster one that was; infinite if there is none.
         measured: What the server admits in the long run; 0 if that is not known.
+        admitted: The requests of the burst.
 
     >>> candidates(13.4, 21.5, 0.0)[:6]
     [20.0, 18.0, 13.0, 11.0, 9.5, 8.0]
@@ -264,9 +269,13 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
     """
     if measured:
         # The guard takes a twentieth off a rate per second, and next to nothing off a slower one.
-        most = measured * (1.055 if readable_rate(measured).period == 1 else 1.0)
+        most = _GUARDED * measured
+        if readable_rate(most).period != 1:
+            most = measured
         found = {_roundest(measured * (1 - _ERROR), most), 0.97 * measured}
         found |= {measured * _SLOWER**it for it in range(1, _FALLBACKS)}
+        # An even pace does not use all of a small window of a second.
+        found |= {float(admitted)} if _USED * admitted <= measured <= admitted else set()
     elif clean:
         most = min(throttled, clean * _GROWTH)
         found = {_roundest(clean, most), _SLOWER * most}

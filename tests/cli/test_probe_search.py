@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import Rate
-from aiothrottle.cli.advice import Advice, Sighting
+from aiothrottle import Rate, RateLimiter
+from aiothrottle.cli.advice import Advice, Sighting, about
 from aiothrottle.cli.search import Reply, Search, Tried
 from aiothrottle.testing.algorithms import (
     FixedWindow,
@@ -15,6 +15,7 @@ from aiothrottle.testing.algorithms import (
     SlidingWindowLog,
     TokenBucket,
 )
+from tests.adaptive.session_in_time import run
 from tests.support.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
 from tests.support.virtually import now, virtual
 
@@ -118,6 +119,35 @@ async def test_advised_limiter_is_not_throttled(kind: str) -> None:
     sent, throttled = await world.use(tried.advice, 120)
     assert throttled <= 0.01 * sent, tried
     assert sent >= least * rate * 120, tried
+
+
+AGREED: dict[str, tuple[Callable[[], Admits], float]] = {
+    "bucket": (lambda: token_bucket(5, 10), 5.0),
+    "even spacing": (lambda: nginx(20, 0), 20.0),
+    "fixed window": (lambda: free(FixedWindow(20, 1)), 20.0),
+    "small window": (lambda: free(SlidingWindowLog(5, 1)), 5.0),
+}
+
+
+@pytest.mark.parametrize("kind", AGREED)
+def test_probe_and_fetch_say_nearly_the_same(kind: str) -> None:
+    make, rate = AGREED[kind]
+    tried: list[Tried | None] = []
+
+    @virtual
+    async def probe() -> None:
+        tried.append(await World(make(), jitter=0.003).find(3000))
+
+    probe()
+    assert tried[0] is not None
+    (probed,) = tried[0].advice.rates
+    limiter = RateLimiter(concurrency_limit=10)  # that of a fetch without a rate
+    run(make(), 60.0, limiter=limiter, workers=10)
+    fetched = limiter.statistics().rate_limit
+    assert fetched is not None
+    said = [each.limit / each.period for each in (probed, Rate.parse(about(fetched)))]
+    assert said[1] == pytest.approx(said[0], rel=0.1)
+    assert said == pytest.approx([rate, rate], rel=0.1)
 
 
 @virtual

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from aiothrottle.cli.advice import about
 from aiothrottle.cli.fetch.crawl import Crawl, Tally
 from aiothrottle.cli.fetch.results import Record, described
 from aiothrottle.cli.options import flag
@@ -194,19 +195,6 @@ def _summary(tally: Tally, seconds: float) -> Iterator[str]:
     statuses = [f"{status}: {count}" for status, count in sorted(tally.statuses.items())]
     if tally.failed:
         yield f"By status: {', '.join([*statuses, f'none: {none}'] if none else statuses)}."
-
-
-def about(rate: float) -> str:
-    """Return a rate in tokens per second with two digits, as a text that `Rate` reads.
-
-    >>> about(19.63), about(0.333), about(1234.0), about(1 / 3600)
-    ('20/s', '20/min', '1200/s', '1/h')
-    """
-    for seconds, unit in ((1, "s"), (60, "min"), (3600, "h")):
-        if (tokens := rate * seconds) >= 1.0 or unit == "h":
-            break
-    step = 10.0 ** (math.floor(math.log10(tokens)) - 1)
-    return f"{round(tokens / step) * step:g}/{unit}"
 
 
 def _counted(count: int, noun: str) -> str:
