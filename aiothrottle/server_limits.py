@@ -20,6 +20,8 @@ from aiothrottle.retry import Retry
 _DEFAULT = Retry()
 # A larger quota limits no client, and a sliding window log would keep as many instants.
 _LARGEST_QUOTA = 1_000_000
+# More limits of one unit than any server has. Each of them is checked at every request.
+_MOST_QUOTAS = 8
 # The part of a steady refill that is counted on before the next report. Another program may use the
 # rest; if none does, the next report has more remaining, and nothing is lost.
 _REFILL = 0.25
@@ -124,7 +126,7 @@ def _complete(limits: ServerLimits, longest: float) -> list[ReportedQuota]:
 def _separate(limits: ServerLimits) -> Iterator[Policy]:
     """Yield all limits of each unit, or only the binding one, if the others do not make it up."""
     for unit, bound in limits.by_unit.items():
-        policies = [policy for policy in limits.policies if policy.counts == unit]
+        policies = [policy for policy in limits.policies if policy.counts == unit][:_MOST_QUOTAS]
         numbers = {(it.quota, it.remaining, it.reset_after) for it in policies}
         is_listed = (bound.quota, bound.remaining, bound.reset_after) in numbers
         yield from policies if is_listed else [bound]

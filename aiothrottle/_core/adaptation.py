@@ -453,8 +453,10 @@ class Adaptation:
         if self.feedback is not None and self.feedback.rate is not None:
             return False  # the rate is learned from what the server does, whatever it says
         rates, changed, is_refuted = list[Rate](), False, False
+        known = limits.windows
+        limits.windows = {it.name: known.get(it.name) or ServerWindow() for it in quotas}
         for quota in quotas:
-            window = limits.windows.setdefault(quota.name, ServerWindow())
+            window = limits.windows[quota.name]
             rate, probe_at = window.observe(bucket.clock(), sent_at, quota)
             if window.is_refuted or bucket.has_no_window(quota.name):
                 is_refuted = True

@@ -359,63 +359,50 @@ class LocalBucket:
             evenly: Whether the remaining tokens are spread over the time until the reset; the
                 first report of a quota decides.
         """
-        keys = [(quota.resource, quota.name) for quota in reported]
-        resources = {quota.resource for quota in reported}
-        quotas = {
-            key: self.quotas.get(key) or _new_quota(in_flight, evenly=evenly)
-            for key in dict.fromkeys(
-                [*(key for key in self.quotas if key[0] not in resources), *keys]
-            )
-        }
-        known = self.quotas
-        if quotas.keys() != known.keys():
-            self.quotas = quotas
+        before, tokens = self.quotas, by_name(cost)
+        resources = {each.resource for each in reported}
+        self.quotas = {key: known for key, known in before.items() if key[0] not in resources}
+        for each in reported:
+            key = each.resource, each.name
+            self.quotas[key] = before.get(key) or _new_quota(in_flight, evenly=evenly)
+        if self.quotas.keys() != before.keys():
             self._adopt(*self.own)
-        tokens = by_name(cost)
-        for key, quota in zip(keys, reported, strict=True):
-            each = tokens.get(quota.resource, 0.0)
-            # Of a new quota: each of those in flight is taken for one like this.
-            uncounted = 0.0 if key in known else in_flight * each
-            counts = each > 0.0
-            self._update_quota(
-                now, *quotas[key], quota, sent_at, in_flight, uncounted, counts=counts
+        for each in reported:
+            key, taken = (each.resource, each.name), tokens.get(each.resource, 0.0)
+            quota, state = self.quotas[key]
+            refill = each.refill
+            if each.resource == REQUESTS:  # the tokens of others are estimates, and settled later
+                refill = quota.refill_of(state, now, each, sent_at)
+            state.limit = each.limit
+            quota.update(
+                state,
+                now,
+                # Each request in flight, before the first report, is taken for one like this.
+                each.remaining - (0.0 if key in before else in_flight * taken),
+                each.reset_after,
+                sent_at,
+                binds=quota.evenly or self._binds(now, sent_at, each, state, refill),
+                in_flight=in_flight,
+                refill=refill,
+                counts=taken > 0.0,
             )
 
-    def _update_quota(
+    def _binds(
         self,
         now: float,
-        quota: ServerQuota,
-        state: ServerQuotaState,
-        reported: ReportedQuota,
         sent_at: float,
-        in_flight: int,
-        uncounted: float,
-        *,
-        counts: bool,
-    ) -> None:
-        remaining, reset_after, resource, limit, error, _, refill, _ = reported
+        reported: ReportedQuota,
+        state: ServerQuotaState,
+        refill: float,
+    ) -> bool:
+        """Return whether a quota can hold anything back that the own algorithm does not."""
+        is_limited = by_name(self.own[0].capacity).get(reported.resource, math.inf) < math.inf
+        if refill:
+            # A reset that is refuted holds nothing back, where there is another limit.
+            return state.witness.is_faster or not state.witness.refill or not is_limited
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
-        earliest = reset_after - error - (now - sent_at)
-        if resource == REQUESTS:  # the tokens of others are estimates, and settled later
-            refill = quota.refill_of(state, now, reported, sent_at)
-        witness = state.witness
-        if witness.refill and not witness.is_faster and self._is_limited(resource):
-            binds = False  # the reset is refuted, and there is another limit
-        else:
-            exceeds = self._exceeds(now, resource, remaining, earliest)
-            binds = quota.evenly or refill > 0.0 or exceeds
-        state.limit = limit
-        quota.update(
-            state,
-            now,
-            remaining - uncounted,
-            reset_after,
-            sent_at,
-            binds=binds,
-            in_flight=in_flight,
-            refill=refill,
-            counts=counts,
-        )
+        earliest = reported.reset_after - reported.error - (now - sent_at)
+        return not is_limited or self._exceeds(now, reported.resource, reported.remaining, earliest)
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
@@ -440,10 +427,6 @@ class LocalBucket:
     def _of_requests(self) -> list[tuple[ServerQuota, ServerQuotaState]]:
         return [quota for (resource, _), quota in self.quotas.items() if resource == REQUESTS]
 
-    def _is_limited(self, resource: str) -> bool:
-        """Return whether the limiter's own algorithm limits the resource."""
-        return by_name(self.own[0].capacity).get(resource, math.inf) < math.inf
-
     def _exceeds(self, now: float, resource: str, tokens: float, seconds: float) -> bool:
         """Return whether the limiter's own algorithm admits more tokens within so many seconds.
 
@@ -451,8 +434,6 @@ class LocalBucket:
         by now: the report is late, the requests in flight are counted or not, and a window of the
         server ends before one of the limiter does.
         """
-        if not self._is_limited(resource):
-            return True
         own, state = self.own
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)

@@ -30,6 +30,7 @@ from tests.support.reporting_servers import (
     LIMIT,
     REPORTING,
     Answer,
+    Hapi,
     Log,
     Nest,
     Report,
@@ -167,6 +168,15 @@ async def test_answers_count_more_than_a_reset_that_misleads(name: str, known: s
     assert sum(at > 10.0 for at in load.throttled) == 0
     assert load.part_throttled <= 0.03
     assert load.used(10.0, 60.0, rate) >= 0.9
+
+
+@pytest.mark.parametrize("rate", [None, "server"])
+@virtual
+async def test_each_of_several_quotas_is_kept_to(rate: str | None) -> None:
+    load = Load(Hapi(User=(30, 10.0), Path=(5, 1.0)))
+    await load.run(RateLimiter(rate, concurrency_limit=SLOTS), 60.0)
+    assert load.throttled == []
+    assert load.used(10.0, 60.0, rate=3.0) >= 0.95
 
 
 IN_SECONDS: dict[str, Report] = {
