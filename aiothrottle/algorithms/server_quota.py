@@ -16,9 +16,10 @@ _SAME_WINDOW = 1.5
 _MOST_IN_FLIGHT = 4096
 # A wait of fewer units in the last place of the time is due to rounding.
 _ULPS = 8.0
-# A refilled quota is looked at when a token should be back by half of the refill that was seen, and
-# by that part of it after each 429. Others may use up to that part of the tokens of a window.
-_CAREFUL, _SLOWER, _OTHERS = 0.5, 0.7, 0.5
+# The part of the refill which was seen that is counted on, and the part of that after each 429.
+_CAREFUL, _SLOWER = 0.5, 0.7
+# The part of a quota that other clients may have used at once after its reset.
+_OTHERS = 0.5
 # Seconds after a reset in which a request shows what the reset has brought back.
 _AT_ONCE = 0.5
 # Seconds. What is rounded to whole ones tells no shorter window.
