@@ -258,8 +258,8 @@ class Adaptation:
 
     def apply(self, changes: tuple[Change, ...]) -> bool:
         """Apply the changes of the controllers. Returns whether there are any."""
-        guard = self.feedback and self.feedback.guard
         for what, value, before in changes:
+            guard = self.feedback and self.feedback.guard  # a learned rate ends it
             if what == "rate":
                 self._use_pace(value)
             elif what == "slots":
@@ -274,6 +274,8 @@ class Adaptation:
                         self.observers.log_slower(guard.burst.size, guard.held)
                     else:
                         self.observers.log_full_speed()
+            else:
+                continue
             if self.observers.listeners:
                 self.observers.emit(events.Adapted(self.observers.key, what, value, before))
         return bool(changes)

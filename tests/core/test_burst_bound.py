@@ -1,8 +1,12 @@
 """The bound of a learned burst, which stands beside the algorithm of the bucket."""
 
+import math
+
 import pytest
 
+from aiothrottle import RateLimiter, events
 from aiothrottle._core.bucket import BurstBound
+from aiothrottle._core.feedback import Change
 from aiothrottle.algorithms import amounts
 
 
@@ -38,3 +42,14 @@ def test_of_several_resources_only_the_requests_count() -> None:
     bound.take(0.0, tokens)
     assert (bound.delay(0.0, tokens), bound.delay(0.0, 1)) == (0.0, 0.25)
     assert bound.delay(0.0, 1, ahead=2.0 + tokens) == 0.75
+
+
+def test_learned_rate_ends_the_bound_whatever_changes_with_it() -> None:
+    limiter, seen = RateLimiter("10/s", burst=4), list[events.Event]()
+    limiter.observe(seen.append)
+    adaptation = limiter._engine.adaptation
+    changes = [Change("rate", 5.0, math.inf), Change("burst", 1.0, 4.0), Change("guard", 0.1, 0.0)]
+    assert adaptation.apply(tuple(changes))
+    assert adaptation.bucket.bound is None
+    assert limiter.statistics().rate_limit == 5.0
+    assert [it.what for it in seen if isinstance(it, events.Adapted)] == ["rate"]
