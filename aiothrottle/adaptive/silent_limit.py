@@ -109,7 +109,8 @@ class SilentLimit:
         if self._run < self.needed or not proved:
             return None
         self._began_at = self._paused_at = now
-        self._pause = self._enough
+        # One event alone may have been an outage, whose length says nothing.
+        self._pause = self._enough if self.events == len(_NEEDED) - 1 else _FIRST
         return self._pause
 
     def succeeded(self, sent_at: float) -> None:

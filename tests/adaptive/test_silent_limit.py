@@ -151,10 +151,11 @@ def test_pauses_double_until_one_request_succeeds() -> None:
     limit.succeeded(25.7)
     assert limit.needed == 2
     fail(limit, 1, now=26.0)
-    assert limit.failed(26.1, 26.0) == 8.0, "as long as the pause that was enough"
-    limit.succeeded(34.3)
+    assert limit.failed(26.1, 26.0) == 1.0, "it may have been an outage"
+    assert limit.failed(27.3, 27.2) == 2.0
+    limit.succeeded(29.4)
     assert limit.needed == 1, "two within a minute"
-    assert limit.failed(35.0, 34.9) == 8.0
+    assert limit.failed(30.0, 29.9) == 2.0, "as long as the pause that was enough"
 
 
 def test_outage_is_left_alone_after_a_minute() -> None:
