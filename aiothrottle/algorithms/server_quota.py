@@ -125,7 +125,7 @@ class Witness:
         if remaining >= limit - 1.0:
             since, *_ = self.whole_at
             self.whole_at = self.whole_at[1], sent_at
-            self.is_faster = seconds == error == _WHOLE > now - since
+            self.is_faster = seconds == error == _WHOLE > now - since > 0.0
             return 2.0 / (now - since) if self.is_faster else 0.0
         moved = sent_at + reset_after - error - self.resets_at
         is_next = moved >= 0.0 and sent_at - self.resets_at < _AT_ONCE
@@ -140,7 +140,7 @@ class Witness:
 
     def _measure(self, quota: ReportedQuota, now: float) -> None:
         """Measure the refill since nothing was left, with the first answer after that."""
-        if self.empty_at < math.inf and not self.overlaps:
+        if self.empty_at < now and not self.overlaps:
             seen = (quota.remaining + 1.0) / (now - self.empty_at)
             self.refill = max(self.refill, min(_CAREFUL * seen, self.fastest))
             self.empty_at = math.inf

@@ -296,6 +296,18 @@ def test_refill_is_measured_and_slower_after_a_429() -> None:
     assert known.refill == slower  # others use the quota, or it was too fast once
 
 
+def test_clock_that_stands_still_shows_nothing() -> None:
+    """Some clocks take steps of 16 ms, and an answer on loopback takes less."""
+    known = Witness(limit=5)
+    for _ in range(4):
+        known.observe(ReportedQuota(4, 1, limit=5, error=1.0), 7.0, 7.0, taken=1.0)
+    assert (known.refill, known.is_faster) == (0.0, False)
+    known = witness((0.0, 0, 9), (9.0, 0, 10), limit=20)
+    spent, left = (ReportedQuota(it, 10, limit=20, error=1.0) for it in (0, 3))
+    refill = known.observe(spent, 9.5, 9.5, taken=1.0)
+    assert known.observe(left, 9.5, 9.5, taken=1.0) == refill > 0.0
+
+
 def test_requests_in_flight_together_show_nothing() -> None:
     known = Witness(limit=5)
     for at, remaining in ((0.0, 2), (0.005, 1), (0.006, 0)):
