@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from aiothrottle.headers import Profile, ServerLimits
     from aiothrottle.headers.limits import Headers
 
+# How long the pauses are where no retry policy says so.
+_USUAL_RULE = PauseRule()
 #: The default cost. It is compared by identity, so a default cost needs no check.
 ONE = 1.0
 
@@ -350,7 +352,7 @@ class Permit:
             seconds = min(retry_after, LONGEST_PAUSE)
         self._check_acquired("no request can have ended")
         self._report_pause(
-            seconds, PauseRule(), from_server=seconds is not None, everywhere=everywhere
+            seconds, _USUAL_RULE, from_server=seconds is not None, everywhere=everywhere
         )
 
     def _report_pause(
@@ -437,7 +439,7 @@ class Permit:
         if limits.throttled:
             wait = limits.wait or None
             self._report_pause(
-                wait, PauseRule(), from_server=wait is not None, everywhere=everywhere
+                wait, _USUAL_RULE, from_server=wait is not None, everywhere=everywhere
             )
         elif status >= LEAST_FAILURE:
             self._report_failure(status)
@@ -457,13 +459,14 @@ class Permit:
             cost = waiter.cost.real
             self._engine.report_success(waiter, cost, waiter.at, self._held is True)
 
-    def _report_failure(self, status: int | None = None) -> bool:
+    def _report_failure(self, status: int | None = None, rule: PauseRule = _USUAL_RULE) -> bool:
         """Report a request that failed, and was not throttled by what the server said.
 
         An adaptive number of slots learns from it, and a run of failures may be a silent limit.
 
         Args:
             status: That of the response; None: there was none.
+            rule: How long pauses are.
 
         Returns:
             Whether the limiter takes it for a throttled request, and pauses.
@@ -472,7 +475,7 @@ class Permit:
             return False
         age = self._engine.bucket.clock() - self._sent_at
         held = self._held is True
-        return self._engine.report_failure(self._waiter, age, status, held=held)
+        return self._engine.report_failure(self._waiter, age, status, rule, held=held)
 
     def _hold_trial(self) -> None:
         """Have others wait for the report of this request if it is the trial."""

@@ -1145,7 +1145,13 @@ class Engine:
             above.report_success(waiter and waiter.above, cost, sent_at, held, own=False)
 
     def report_failure(
-        self, waiter: Waiter | None, age: float, status: int | None, *, held: bool
+        self,
+        waiter: Waiter | None,
+        age: float,
+        status: int | None,
+        rule: PauseRule,
+        *,
+        held: bool,
     ) -> bool:
         """Record a request that failed `age` seconds after its start, here and above.
 
@@ -1154,6 +1160,7 @@ class Engine:
             age: Seconds since it was sent.
             status: That of its response, which did not say that the server throttled; None: there
                 was no response.
+            rule: How long pauses are.
             held: Whether its permit is held.
 
         Returns:
@@ -1164,7 +1171,7 @@ class Engine:
         seconds = self.adaptation.silent_pause(age, successes)
         if seconds is not None:
             at = self.bucket.clock() - age
-            self.report_throttled(at, seconds, PauseRule(), "failures", held=held)
+            self.report_throttled(at, seconds, rule, "failures", held=held)
             return True
         if self.pause.is_trial(waiter):
             if status is not None:
@@ -1174,7 +1181,7 @@ class Engine:
         if status != FORBIDDEN and self.adaptation.failed(age):
             self.reconsider()
         if self.above is not None:
-            self.above.report_failure(waiter and waiter.above, age, status, held=held)
+            self.above.report_failure(waiter and waiter.above, age, status, rule, held=held)
         return False
 
     def report_throttled(

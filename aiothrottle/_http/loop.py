@@ -385,7 +385,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if failure.unanswered:
             self._ended(server, None)
             if permit is not None:
-                permit._report_failure()
+                permit._report_failure(None, self._pause_rule)
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
         return Outcome(None, error, None) if retried else None
@@ -439,7 +439,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if permit is not None and status < LEAST_FAILURE:
             permit._report_answer()
         elif permit is not None:
-            permit._report_failure(status)
+            permit._report_failure(status, self._pause_rule)
         return None
 
     def _apply(self, permit: Permit | None, limits: ServerLimits) -> None:
@@ -500,7 +500,7 @@ class RetryLoop(Generic[_Request, _Response]):
             # One with a report of limits would say that it is throttled.
             is_bare = limits.remaining is None and limits.limit is None and not limits.policies
             if status == FORBIDDEN and is_bare and not throttled and permit is not None:
-                throttled = permit._report_failure(status)
+                throttled = permit._report_failure(status, self._pause_rule)
         return Outcome(
             response, error, status, limits.wait, verdict, throttled, limits.is_global, host
         )
@@ -582,7 +582,7 @@ class RetryLoop(Generic[_Request, _Response]):
             )
         if status is not None:
             if outcome.response is None or status >= LEAST_FAILURE:
-                permit._report_failure(status)
+                permit._report_failure(status, self._pause_rule)
             elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
                 permit._report_answer()
         return False

@@ -10,7 +10,7 @@ business: it takes a run that is much longer to be taken for an event again.
 Failures that successes interrupt are no event, however many they are: a server that is merely
 broken, or some pages that are forbidden, slow nobody down.
 
-Invariant: a run ends with each success, and there is no event without many successes before it.
+Invariant: by the time of sending, no success lies within a run; and many precede the first event.
 """
 
 import math

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import httpx
 
-from aiothrottle import RateLimiter
+from aiothrottle import RateLimiter, Retry
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.server_limits import Admits
@@ -85,6 +85,7 @@ def run(
     every: float = 0.0,
     retry_after: int | None = None,
     refusal: Refusal = THROTTLED,
+    retry: Retry | None = None,
 ) -> Record:
     """Let workers of a session send requests for so many seconds; return what the server saw.
 
@@ -108,7 +109,7 @@ def run(
 
     async def main() -> Record:
         network = _Network(admits, seed, retry_after, refusal)
-        transport = ThrottledTransport(limits, transport=network)
+        transport = ThrottledTransport(limits, transport=network, retry=retry or Retry())
         async with httpx.AsyncClient(transport=transport) as client:
             tasks = [asyncio.create_task(work(client, network.record)) for _ in range(workers)]
             await asyncio.sleep(seconds)

@@ -1,12 +1,13 @@
 """A server that limits without a 429: unlike one that is merely broken, and kept to."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import RateLimiter
+from aiothrottle import RateLimiter, Retry, events
 from aiothrottle.adaptive.silent_limit import SilentLimit
 from tests.adaptive.session_in_time import Record, Refusal, run
 from tests.support.server_limits import Admits
@@ -47,6 +48,18 @@ def blocking(limit: int, seconds: float) -> Admits:
         if not admitted:
             until = now + seconds
         return admitted
+
+    return admits
+
+
+def outage(begin: float, end: float) -> Admits:
+    """Admit nothing between two instants, in seconds after the first request."""
+    first = math.inf
+
+    def admits(now: float) -> bool:
+        nonlocal first
+        first = min(first, now)
+        return not begin <= now - first < end
 
     return admits
 
@@ -105,9 +118,22 @@ def test_broken_server_slows_nobody_down(refusal: Refusal, part: float) -> None:
 def test_requests_flow_again_soon_after_an_outage() -> None:
     for refusal in (Refusal(500), FORBIDDEN, DROPPED):
         limiter = RateLimiter("50/s", concurrency_limit=8)
-        record = run(lambda now: not 5.0 <= now < 15.0, 60.0, limiter=limiter, refusal=refusal)
+        record = run(outage(5.0, 15.0), 60.0, limiter=limiter, refusal=refusal)
+        assert not any(6.0 < at < 15.0 for at in record.admitted)
         assert min(at for at in record.admitted if at > 15.0) < 22.0
         assert record.used(22.0, 60.0, 50.0) >= 0.9
+
+
+def test_pause_is_no_longer_than_the_policy_allows() -> None:
+    limiter, seen = RateLimiter(concurrency_limit=8), list[events.Event]()
+    limiter.observe(seen.append)
+    retry = Retry(max_pause=3.0)
+    record = run(outage(1.0, 40.0), 40.0, limiter=limiter, refusal=FORBIDDEN, retry=retry)
+    pauses = [it.seconds for it in seen if isinstance(it, events.Paused)]
+    assert len(pauses) > 5
+    assert max(pauses) <= 3.0
+    assert {it.reason for it in seen if isinstance(it, events.Paused)} == {"failures"}
+    assert len(record.throttled) < 40
 
 
 # ---- its events ----------------------------------------------------------------------------------
