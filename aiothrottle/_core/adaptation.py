@@ -88,7 +88,9 @@ class Adaptation:
         )
         changed = self.apply(changes) if changes else False
         if self.semaphore.closed and sent_at > began_at:
-            self.semaphore.open(1)
+            # Near the limit, one request at a time finds it: several would be throttled.
+            if feedback.evidence is None or not feedback.evidence.is_near:
+                self.semaphore.open(1)
             changed = True
         if limits.rate_unknown:
             limits.answers += 1

@@ -312,7 +312,7 @@ class Feedback:
                 changes += _change("rate", self.rate.state.rate, before)
         elif self.evidence is not None and own:
             size = self.evidence.slots.size
-            search = self.evidence.throttled(now, sent_at, pause, in_flight)
+            search = self.evidence.throttled(now, sent_at, pause, in_flight, sent)
             changes = _change("slots", self.evidence.slots.size, size)
             if search is not None:
                 self.rate = RateControl(search)

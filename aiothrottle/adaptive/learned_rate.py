@@ -42,11 +42,11 @@ class Evidence:
     """What the server has admitted and throttled since its first 429.
 
     >>> evidence = Evidence()
-    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=2)
+    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=2, sent=22)
     >>> for _ in range(20):
     ...     evidence.succeeded(sent_at=1.1, cost=1.0)
-    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=2)
-    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=1).initial
+    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=2, sent=44)
+    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=1, sent=44).initial
     10.0
     """
 
@@ -56,7 +56,7 @@ class Evidence:
     many: float = math.inf
     #: When the server closed: the event before which it had admitted tokens last.
     closed_at: float = -math.inf
-    #: Tokens that were admitted since, and those between the two events before.
+    #: Tokens that were admitted since, and those before that event, since the one before it.
     admitted: float = 0.0
     before: float = 0.0
     #: The rate at which a search begins, in tokens per second; infinite: not known.
@@ -71,6 +71,11 @@ class Evidence:
     #: What it admits at once, where it limits that instead.
     slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the limit is near: the server has admitted no more than before the last event."""
+        return self.has_sign and self.admitted <= self.before
+
     def succeeded(self, sent_at: float, cost: float) -> None:
         """Record a request that was not throttled.
 
@@ -83,7 +88,7 @@ class Evidence:
             self.slots.succeeded(sent_at)
 
     def throttled(
-        self, now: float, sent_at: float, pause: float, in_flight: int
+        self, now: float, sent_at: float, pause: float, in_flight: int, sent: int
     ) -> AdaptiveRate | None:
         """Record a 429, while there is no rate.
 
@@ -92,11 +97,14 @@ class Evidence:
             sent_at: When its request was sent.
             pause: Seconds from `now` on in which nothing will be sent.
             in_flight: Requests in flight, including this one.
+            sent: Requests that were sent so far, including those.
 
         Returns:
             The search for the rate, if there is enough evidence for one.
         """
         self.slots.throttled(now, sent_at, in_flight)
+        if self.since == -math.inf:
+            self.admitted = sent - in_flight
         if sent_at > self.since:
             if self.admitted:  # else the server is still closed
                 seconds = now - self.closed_at

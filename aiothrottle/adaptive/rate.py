@@ -4,13 +4,14 @@ Invariant: the rate changes only with evidence. It grows in the time in which it
 cut once for each event, which is a 429 and all those of requests that were sent before it arrived.
 
 Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
-429 the rate doubles. From then on the limit lies between two bounds: the throttled rate, and what
-the server admitted on average since the last event, the pause included. The rate is cut to a mean
-of the two, and returns to the upper bound on a cubic of the time in which it was used (as in Ha,
-Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond,
-slowly at first. Each probe takes twice as long as the one before has lasted, up to a minute to the
-middle: so the bounds close in on the limit, and 429s are rare once it is known. 429s that come
-early make the next probes short again.
+429 the rate grows by half in each step. From then on the limit lies between two bounds: the
+throttled rate, and what the server admitted on average since the last event, the pause included. If
+the first 429 came at once after a step, the server wants requests further apart: the lower bound is
+the rate before that step. The rate is cut to a mean of the two, and returns to the upper bound on a
+cubic of the time in which it was used (as in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first,
+stays in the middle for long, and probes beyond, slowly at first. Each probe takes twice as long as
+the one before has lasted, up to 20 seconds to the middle: so the bounds close in on the limit, and
+429s are rare once it is known. 429s that come early make the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
@@ -43,9 +44,14 @@ _ROUNDED = 0.5
 _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
-# Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
-# longer, up to so many requests.
-_SHORTEST, _LONGEST, _REQUESTS = 10.0, 60.0, 200.0
+# Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
+# rates and long pauses take longer: so many requests at the most, and so many pauses.
+_SHORTEST, _LONGEST, _REQUESTS = 7.0, 20.0, 200.0
+_FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
+# Seconds of use that a reported rate is as good as.
+_REPORTED = 60.0
+# Tokens that the server had left, on average, when the time began in which the admitted ones count.
+_LEFT = 0.5
 # Below this rate, in tokens per second, only a few tokens are admitted between two events.
 _SLOW = 0.5
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
@@ -54,10 +60,12 @@ _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.5
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
-# its limit was exceeded; before the first 429, with each step.
-_DOUBLED = 20.0
+# its limit was exceeded. Before the first 429 it grows by this factor with each step.
+_DOUBLED, _GROWTH = 20.0, 1.5
+# A 429 is due to the last growth if it is one of so many requests after it.
+_AT_ONCE = 2.5
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
-_STEP_SECONDS, _STEP_TOKENS = 0.5, 2
+_STEP_SECONDS, _STEP_TOKENS = 0.5, 1
 _USED = 0.9
 
 
@@ -98,6 +106,13 @@ class RateState:
     step_at: float = math.inf
     step_end: float = -math.inf
     in_step: float = 0.0
+    #: Before the first 429: when the last step began, its tokens, and its rate if it was followed
+    #: by growth; else zero.
+    last_step_at: float = math.inf
+    in_last_step: float = 0.0
+    grown_from: float = 0.0
+    #: The rate before the last growth, if the first 429 came at once after it; else zero.
+    spaced: float = 0.0
 
     def begin_throttled(self, now: float) -> None:
         """Begin the search with a 429 that arrived now: the rate is a guess, and no bound."""
@@ -186,9 +201,18 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            scale = max(_LONGER * state.used, 0.5 * state.scale, _SHORTEST)
-            state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
-            state.throttled_rate, state.throttled_at = state.rate, sent_at
+            shortest = max(_SHORTEST, _FEWEST_PAUSES * pause)
+            longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
+            scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
+            state.scale = min(scale, longest)
+            state.throttled_rate, state.throttled_at, state.spaced = state.rate, sent_at, 0.0
+            if state.grown_from:
+                age = sent_at - state.step_at  # of the growth, when the request was sent
+                if age <= 0.0:
+                    state.throttled_rate = state.grown_from
+                elif age <= _AT_ONCE / state.rate:
+                    state.spaced = state.grown_from
+                state.grown_from = 0.0
             state.was_early, state.pause = state.used < _WINDOW, pause
             state.closed_until = now + pause
             state.is_open = False
@@ -216,10 +240,10 @@ class AdaptiveRate:
         self._set(state, rate)
         state.lower = state.upper = math.inf
         state.cut_at, state.is_open = now, True
-        # As good as a minute of use: a 429 after it cuts only a little.
-        state.used = _LONGEST
-        state.opened_at, state.admitted = now - _LONGEST, _LONGEST * state.rate
-        state.step_at, state.in_step = math.inf, 0.0
+        # As good as so much use: a 429 after it cuts only a little.
+        state.used = _REPORTED
+        state.opened_at, state.admitted = now - _REPORTED, _REPORTED * state.rate
+        state.step_at, state.in_step, state.grown_from = math.inf, 0.0, 0.0
 
     def _cut(self, state: RateState) -> None:
         """Cut the throttled rate to between the bounds, by what is known so far."""
@@ -227,6 +251,9 @@ class AdaptiveRate:
             return  # the search has begun with a 429
         elapsed = state.closed_until - state.opened_at
         state.upper, weight, state.cycle = state.throttled_rate, _WEIGHT, math.inf
+        if state.spaced:
+            self._begin_at(state, state.spaced)
+            return
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
             weight = _BUCKET_WEIGHT
@@ -238,10 +265,13 @@ class AdaptiveRate:
             elapsed -= _ROUNDED
             if state.admitted <= (1.0 - _GREATEST_CUT) * state.upper * elapsed:
                 state.window, state.cycle = state.admitted, elapsed
-        admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
+        admitted = max(state.admitted - _LEFT, 0.0) / elapsed if elapsed > 0.0 else 0.0
         part = (admitted / state.upper) ** weight
-        part = min(max(part, 1.0 - _GREATEST_CUT), 1.0 - _LEAST_CUT)
-        self._set(state, part * state.upper)
+        self._begin_at(state, max(part, 1.0 - _GREATEST_CUT) * state.upper)
+
+    def _begin_at(self, state: RateState, rate: float) -> None:
+        """Begin to approach the upper bound at that rate, or a little below the bound."""
+        self._set(state, min(rate, (1.0 - _LEAST_CUT) * state.upper))
         state.lower = state.rate
         state.used = state.in_step = 0.0
         state.step_at = math.inf
@@ -259,13 +289,17 @@ class AdaptiveRate:
         if seconds < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
             return
         began_at, state.step_at = state.step_at, state.step_end
+        state.grown_from = 0.0
         if state.in_step >= _USED * state.rate * seconds:
             if state.upper == math.inf:
                 before = state.rate
-                self._set(state, 2.0 * before)
+                self._set(state, _GROWTH * before)
                 if state.rate > before:
-                    # The slower steps before this one say nothing about the window that is open.
-                    state.opened_at, state.admitted = began_at, state.in_step
+                    state.grown_from = before
+                    # The slow steps before the last two say nothing about the window that is open.
+                    state.opened_at = min(state.last_step_at, began_at)
+                    state.admitted = state.in_last_step + state.in_step
+                    state.last_step_at, state.in_last_step = began_at, state.in_step
                 # Requests that were sent before the rate grew say nothing about the new one.
                 state.step_at = state.step_end = max(now, state.step_end)
             elif _is_average_too_low(state):

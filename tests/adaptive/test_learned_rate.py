@@ -50,6 +50,81 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
         assert record.used(10.0, 60.0, 20.0) >= 0.85
 
 
+@pytest.mark.parametrize(
+    ("make", "retry_after", "most", "used"),
+    [
+        (lambda: nginx(1.0, 0), None, 7, 0.8),
+        (lambda: nginx(1.0, 0), 1, 6, 0.8),
+        (lambda: nginx(1 / 3, 3), None, 15, 1.0),
+        (lambda: rolling_window(2, 5.0), 5, 8, 0.55),
+        (lambda: rolling_window(2), None, 9, 0.85),
+        (lambda: rolling_window(3), None, 11, 0.85),
+        (lambda: token_bucket(0.5, 10.0), None, 21, 1.0),
+    ],
+    ids=["60r/m", "60r/m, 1 s", "20r/m burst=3", "2 per 5 s, 5 s", "2/s", "3/s", "0.5/s burst 10"],
+)
+def test_low_limit_throttles_few_requests_of_the_first_minute(
+    make: Callable[[], Admits], retry_after: int | None, most: int, used: float
+) -> None:
+    for seed in seeds(3):
+        record = run(make(), 60.0, seed=seed, limiter=without_rate(), retry_after=retry_after)
+        assert len(record.throttled) <= most
+        assert len(record.admitted) >= used * len(ideal(make()))
+
+
+def ideal(admits: Admits) -> list[float]:
+    """Return when a server admits requests of a minute that come all the time."""
+    return [n / 100 for n in range(6000) if admits(n / 100)]
+
+
+def bucket_of_ten(rate: int) -> Admits:
+    return token_bucket(rate, 10.0)
+
+
+@pytest.mark.parametrize(("factor", "within"), [(0.5, 5.0), (2.0, 75.0)])
+@pytest.mark.parametrize("make", [rolling_window, bucket_of_ten])
+def test_limit_that_halves_or_doubles_is_followed(
+    make: Callable[[int], Admits], factor: float, within: float
+) -> None:
+    first, then, changes_at = make(20), make(int(20 * factor)), 1000.3 + 60.0
+
+    def admits(now: float) -> bool:
+        return (first if now < changes_at else then)(now)
+
+    record = run(admits, 180.0, limiter=without_rate(), retry_after=1)
+    begin = 60.0 + within
+    assert record.used(begin, begin + 20.0, 20.0 * factor) >= 0.75
+    assert record.part_throttled(begin, begin + 20.0) <= 0.02
+
+
+@virtual
+async def test_near_the_limit_requests_go_one_at_a_time() -> None:
+    limiter = without_rate()
+    ThrottledTransport(limiter)  # which reports the outcomes
+    random.seed(1)
+    in_flight: list[int] = []
+    left = 5
+
+    async def send() -> None:
+        nonlocal left
+        async with limiter.throttle() as permit:
+            in_flight.append(limiter.statistics().in_flight)
+            await asyncio.sleep(0.01)
+            if left > 0:
+                left -= 1
+                permit.report_success()
+            else:
+                permit.report_throttled(1.0)
+
+    await asyncio.gather(*(send() for _ in range(8)))
+    assert max(in_flight) == 4
+    in_flight.clear()
+    left = 40
+    await asyncio.gather(*(send() for _ in range(20)))
+    assert in_flight[:6] == [1] * 6
+    assert max(in_flight) == 8
+
+
 def test_nothing_is_learned_where_no_request_is_throttled() -> None:
     changes: list[events.Event] = []
     limiter = without_rate()
@@ -148,7 +223,8 @@ def event(evidence: Evidence, at: float, throttled: int, admitted: int) -> float
     found: float | None = None
     for number in range(throttled):
         sent_at = at - 0.001 if number == 0 else evidence.since
-        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=8)
+        sent = 8 + admitted
+        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=8, sent=sent)
         if search is not None:
             found = found or search.initial
     return found
@@ -163,7 +239,7 @@ def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     assert event(evidence, 0.0, throttled=3, admitted=20) is None
     assert event(evidence, 1.0, throttled=1, admitted=0) is None, "the server is still closed"
     assert event(evidence, 2.0, throttled=1, admitted=30) == 10.0  # 30 in 3 s
-    assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1) is None
+    assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1, sent=1) is None
 
 
 def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:

@@ -39,7 +39,7 @@ def test_limit_is_found_within_ten_windows(server: Server, initial: float) -> No
     adaptive = AdaptiveRate(initial, 0.2, 400)
     outcome = simulate(lambda: RateLimiter(adaptive), server, workers=50, seconds=30.0)
     rate, throttled = count([Arrival(it.at, not it.throttled) for it in outcome.arrivals], 10, 30)
-    assert rate >= 0.9 * LIMIT
+    assert rate >= 0.85 * LIMIT  # one pause of a second takes 5 %
     assert throttled <= 0.01
 
 
@@ -48,7 +48,7 @@ def test_long_retry_after_is_not_the_window(initial: float) -> None:
     # A bucket of 20, and a Retry-After of 5 s, though 50 ms would be enough.
     bucket = token_bucket(20.0, 20.0)
     arrivals = search(AdaptiveRate(initial, 1, 1000), bucket, 400.0, retry_after=5.0)
-    assert count(arrivals, 20.0, 60.0)[0] >= 0.8 * LIMIT
+    assert count(arrivals, 20.0, 60.0)[0] >= 0.75 * LIMIT  # one pause takes 13 %
     assert count(arrivals, 60.0, 400.0)[0] >= 0.9 * LIMIT
 
 
