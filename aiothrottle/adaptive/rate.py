@@ -4,13 +4,13 @@ Invariant: the rate changes only with evidence. It grows in the time in which it
 cut once for each event, which is a 429 and all those of requests that were sent before it arrived.
 
 Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
-429 the rate grows by half in each step. From then on the limit lies between two bounds: the
-throttled rate, and what the server admitted on average since the last event, the pause included. If
-the first 429 came at once after a step, the server wants requests further apart: the lower bound is
-the rate before that step. The rate is cut to a mean of the two, and returns to the upper bound on a
+429 the rate grows in steps. From then on the limit lies between two bounds: the throttled rate, and
+what the server admitted on average since the last event, the pause included. The rate is cut to a
+mean of the two. If the first 429 came at once after a step, the server wants requests further
+apart: the rate is cut to a little below that of the step before. It returns to the upper bound on a
 cubic of the time in which it was used (as in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first,
 stays in the middle for long, and probes beyond, slowly at first. Each probe takes twice as long as
-the one before has lasted, up to 20 seconds to the middle: so the bounds close in on the limit, and
+the one before has lasted, up to 30 seconds to the middle: so the bounds close in on the limit, and
 429s are rare once it is known. 429s that come early make the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
@@ -46,12 +46,10 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
 # rates and long pauses take longer: so many requests at the most, and so many pauses.
-_SHORTEST, _LONGEST, _REQUESTS = 7.0, 20.0, 200.0
+_SHORTEST, _LONGEST, _REQUESTS = 10.0, 30.0, 200.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
-# Tokens that the server had left, on average, when the time began in which the admitted ones count.
-_LEFT = 0.5
 # Below this rate, in tokens per second, only a few tokens are admitted between two events.
 _SLOW = 0.5
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
@@ -60,10 +58,11 @@ _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.5
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
-# its limit was exceeded. Before the first 429 it grows by this factor with each step.
-_DOUBLED, _GROWTH = 20.0, 1.5
-# A 429 is due to the last growth if it is one of so many requests after it.
-_AT_ONCE = 2.5
+# its limit was exceeded.
+_DOUBLED = 20.0
+# With each step before the first 429 the rate grows by this factor. A 429 is due to it if it comes
+# within so many requests; the rate is cut to that part of the one before.
+_GROWTH, _AT_ONCE, _PART_BEFORE = 1.7, 2.5, 0.9
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
 _STEP_SECONDS, _STEP_TOKENS = 0.5, 1
 _USED = 0.9
@@ -106,10 +105,7 @@ class RateState:
     step_at: float = math.inf
     step_end: float = -math.inf
     in_step: float = 0.0
-    #: Before the first 429: when the last step began, its tokens, and its rate if it was followed
-    #: by growth; else zero.
-    last_step_at: float = math.inf
-    in_last_step: float = 0.0
+    #: Before the first 429: the rate of the last step, if it was followed by growth; else zero.
     grown_from: float = 0.0
     #: The rate before the last growth, if the first 429 came at once after it; else zero.
     spaced: float = 0.0
@@ -252,7 +248,7 @@ class AdaptiveRate:
         elapsed = state.closed_until - state.opened_at
         state.upper, weight, state.cycle = state.throttled_rate, _WEIGHT, math.inf
         if state.spaced:
-            self._begin_at(state, state.spaced)
+            self._begin_at(state, _PART_BEFORE * state.spaced)
             return
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
@@ -265,7 +261,7 @@ class AdaptiveRate:
             elapsed -= _ROUNDED
             if state.admitted <= (1.0 - _GREATEST_CUT) * state.upper * elapsed:
                 state.window, state.cycle = state.admitted, elapsed
-        admitted = max(state.admitted - _LEFT, 0.0) / elapsed if elapsed > 0.0 else 0.0
+        admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
         part = (admitted / state.upper) ** weight
         self._begin_at(state, max(part, 1.0 - _GREATEST_CUT) * state.upper)
 
@@ -296,10 +292,8 @@ class AdaptiveRate:
                 self._set(state, _GROWTH * before)
                 if state.rate > before:
                     state.grown_from = before
-                    # The slow steps before the last two say nothing about the window that is open.
-                    state.opened_at = min(state.last_step_at, began_at)
-                    state.admitted = state.in_last_step + state.in_step
-                    state.last_step_at, state.in_last_step = began_at, state.in_step
+                    # The slower steps before this one say nothing about the window that is open.
+                    state.opened_at, state.admitted = began_at, state.in_step
                 # Requests that were sent before the rate grew say nothing about the new one.
                 state.step_at = state.step_end = max(now, state.step_end)
             elif _is_average_too_low(state):

@@ -59,7 +59,7 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
         (lambda: rolling_window(2, 5.0), 5, 8, 0.55),
         (lambda: rolling_window(2), None, 9, 0.85),
         (lambda: rolling_window(3), None, 11, 0.85),
-        (lambda: token_bucket(0.5, 10.0), None, 21, 1.0),
+        (lambda: token_bucket(0.5, 10.0), None, 26, 1.0),
     ],
     ids=["60r/m", "60r/m, 1 s", "20r/m burst=3", "2 per 5 s, 5 s", "2/s", "3/s", "0.5/s burst 10"],
 )

@@ -76,10 +76,10 @@ FORBIDDEN, DROPPED, TARPIT = Refusal(403), Refusal(None, after=2.0), Refusal(500
 @pytest.mark.parametrize(
     ("make", "refusal", "lost", "used"),
     [
-        (lambda: window(20), FORBIDDEN, 0.03, 0.8),
-        (lambda: blocking(20, 1.0), FORBIDDEN, 0.03, 0.8),
+        (lambda: window(20), FORBIDDEN, 0.03, 0.85),
+        (lambda: blocking(20, 1.0), FORBIDDEN, 0.03, 0.85),
         (lambda: rolling(200, 10.0), DROPPED, 0.01, 0.8),
-        (lambda: rolling(20), DROPPED, 0.01, 0.65),
+        (lambda: rolling(20), DROPPED, 0.01, 0.6),
         (lambda: rolling(20), TARPIT, 0.06, 0.7),
     ],
 )
