@@ -86,7 +86,8 @@ class KeyedRateLimiter:
             **options,
         }
         self._overrides = _checked(overrides)
-        RateLimiter(**self._defaults)  # a wrong argument, now
+        # Raises if an argument is wrong. It stays unused: those of the keys are made like it.
+        self._usual = RateLimiter(**self._defaults)._engine
         for key, override in self._overrides.items():
             try:
                 RateLimiter(**{**self._defaults, **override})
@@ -358,24 +359,26 @@ class KeyedRateLimiter:
 
     def _make(self, key: Hashable) -> RateLimiter:
         self._thread = check_thread(self._loop, self._thread)
-        options = {**self._defaults, **self._overrides.get(key, {})}
-        if options.get("store") is not None:
-            action = options["key"]  # the record's key begins with it, and ends with this key
-            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
         engine = self._alive.get(key)
         if engine is None:
-            limiter = RateLimiter(**options)
-            engine = self._alive[key] = limiter._engine
+            engine = self._alive[key] = self._new_engine(key)
             engine.closed = self._closed
             engine.observers.key = key
             engine.observers.listeners = self._listeners
             if self._reported:
                 engine.expect_outcomes()
-        else:
-            limiter = RateLimiter._around(engine)
-        self._limiters[key] = limiter
+        limiter = self._limiters[key] = RateLimiter._around(engine)
         self._keep_tidy()
         return limiter
+
+    def _new_engine(self, key: Hashable) -> Engine:
+        options = {**self._defaults, **self._overrides.get(key, {})}
+        if options.get("store") is not None:
+            action = options["key"]  # the record's key begins with it, and ends with this key
+            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
+        elif key not in self._overrides:
+            return self._usual.fresh()
+        return RateLimiter(**options)._engine
 
     def _keep_tidy(self) -> None:
         """Start the timer that forgets keys, on the running loop, if there is none."""

@@ -63,13 +63,34 @@ class Adaptation:
     observers: Observers
     #: The plan in force.
     plan: Plan
-    #: The controllers that adapt to outcomes, if there are any.
-    feedback: Feedback | None = None
+    #: Until the controllers are needed, those of which they are made: most of many keys never are.
+    pattern: Feedback | None = None
+    _feedback: Feedback | None = None
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """The controllers that adapt to outcomes, if there are any."""
+        if self.pattern is not None:
+            self._feedback, self.pattern = self.pattern.fresh(), None
+        return self._feedback
+
+    @feedback.setter
+    def feedback(self, feedback: Feedback | None) -> None:
+        self._feedback, self.pattern = feedback, None
+
+    @property
+    def takes_outcomes(self) -> bool:
+        """Whether there are controllers that adapt to outcomes."""
+        return self._feedback is not None or self.pattern is not None
+
+    def is_forgettable(self, now: float) -> bool:
+        """Return whether nothing is learned that is not out of date."""
+        return self._feedback is None or self._feedback.is_forgettable(now)
 
     # ---- outcomes --------------------------------------------------------------------------------
 
     def succeeded(self, sent_at: float, cost: float, in_flight: int, own: bool) -> bool:
-        """Record a request that was not throttled; there are controllers, or a streak.
+        """Record a request that was not throttled.
 
         Args:
             sent_at: When it was sent.
@@ -81,7 +102,8 @@ class Adaptation:
             Whether decisions change.
         """
         feedback, limits, bucket = self.feedback, self.limits, self.bucket
-        assert feedback is not None
+        if feedback is None:
+            return False
         began_at = self.pause.began_at
         changes = feedback.succeeded(
             bucket.clock(), sent_at, cost, in_flight, began_at, own, bucket

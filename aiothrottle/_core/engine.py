@@ -30,6 +30,7 @@ from asyncio import Future, current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
+from copy import copy
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR
@@ -184,6 +185,23 @@ class Engine:
         self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         self.watch()
 
+    def fresh(self) -> "Engine":
+        """Return another engine with the same arguments, which are not checked again.
+
+        This one must be unused and have no store, whose records have a key each.
+        """
+        plan = self.adaptation.plan
+        engine = Engine(
+            plan.algorithm,
+            plan,
+            self.given_clock,
+            limits=copy(self.limits),
+            max_queue=self.max_queue,
+            above=self.above,
+        )
+        engine.adaptation.pattern = self.adaptation.feedback
+        return engine
+
     # ---- state -----------------------------------------------------------------------------------
 
     @property
@@ -222,7 +240,7 @@ class Engine:
     def takes_outcomes(self) -> bool:
         """Whether reports of outcomes have an effect, here or above."""
         return (
-            self.adaptation.feedback is not None
+            self.adaptation.takes_outcomes
             or self.pause.awaits_trial
             or (self.above is not None and self.above.takes_outcomes)
         )
@@ -260,7 +278,7 @@ class Engine:
         return (
             now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
-            and (self.feedback is None or self.feedback.is_forgettable(now))
+            and self.adaptation.is_forgettable(now)
             and all(caller.is_idle(now) for caller in self.callers)
         )
 
@@ -1134,11 +1152,9 @@ class Engine:
         """
         if self.pause.awaits_trial and self.pause.is_trial(waiter):
             self.end_trial()
-        adaptation = self.adaptation
-        if adaptation.feedback is not None:
-            in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
-            if adaptation.succeeded(sent_at, cost, in_flight, own):
-                self.reconsider()
+        in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
+        if self.adaptation.succeeded(sent_at, cost, in_flight, own):
+            self.reconsider()
         above = self.above
         if above is not None:
             sent_at += above.bucket.clock() - self.bucket.clock()  # it may have another clock

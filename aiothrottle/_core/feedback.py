@@ -126,6 +126,10 @@ class GuardControl:
         """Seconds of a token while the burst is used up, with the present guard."""
         return min(self.recipe.interval(self.held), self.burst.longest)
 
+    def fresh(self) -> "GuardControl":
+        """Return another one with the same arguments, which has learned nothing."""
+        return self.recipe.control(None, self.burst.most, of_children=self.of_children)
+
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""
         self.burst.begin_small()
@@ -180,6 +184,15 @@ class Feedback:
     streak: int = 0
     #: The instant of the last report.
     reported_at: float = 0.0
+
+    def fresh(self) -> "Feedback":
+        """Return another one with the same controllers, which have learned nothing."""
+        rate, slots, guard = self.rate, self.slots, self.guard
+        return Feedback(
+            rate and RateControl(rate.adaptive),
+            slots and SlotsControl(slots.adaptive),
+            guard and guard.fresh(),
+        )
 
     @property
     def is_needed(self) -> bool:
