@@ -65,60 +65,53 @@ class Adaptation:
     plan: Plan
     #: Until the controllers are needed, those of which they are made: most of many keys never are.
     pattern: Feedback | None = None
-    _feedback: Feedback | None = None
+    #: The controllers, once they are needed.
+    active: Feedback | None = None
 
     @property
     def feedback(self) -> Feedback | None:
         """The controllers that adapt to outcomes, if there are any."""
         if self.pattern is not None:
-            self._feedback, self.pattern = self.pattern.fresh(), None
-        return self._feedback
+            self.active, self.pattern = self.pattern.fresh(), None
+        return self.active
 
     @feedback.setter
     def feedback(self, feedback: Feedback | None) -> None:
-        self._feedback, self.pattern = feedback, None
+        self.active, self.pattern = feedback, None
 
     @property
     def takes_outcomes(self) -> bool:
         """Whether there are controllers that adapt to outcomes."""
-        return self._feedback is not None or self.pattern is not None
+        return self.active is not None or self.pattern is not None
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether nothing is learned that is not out of date."""
-        return self._feedback is None or self._feedback.is_forgettable(now)
+        return self.active is None or self.active.is_forgettable(now)
 
     # ---- outcomes --------------------------------------------------------------------------------
 
-    def succeeded(self, sent_at: float, cost: float, in_flight: int, own: bool) -> bool:
-        """Record a request that was not throttled.
+    def succeeded(self, feedback: Feedback, changes: tuple[Change, ...], sent_at: float) -> bool:
+        """Apply what follows from a request that was not throttled.
 
         Args:
+            feedback: The controllers, which have recorded it.
+            changes: What they want to change.
             sent_at: When it was sent.
-            cost: Its tokens.
-            in_flight: Requests in flight, including this one.
-            own: Whether it is a request of this limiter, not of one below.
 
         Returns:
             Whether decisions change.
         """
-        feedback, limits, bucket = self.feedback, self.limits, self.bucket
-        if feedback is None:
-            return False
-        began_at = self.pause.began_at
-        changes = feedback.succeeded(
-            bucket.clock(), sent_at, cost, in_flight, began_at, own, bucket
-        )
-        changed = self.apply(changes) if changes else False
-        if self.semaphore.closed and sent_at > began_at:
+        changed = self.apply(changes)
+        if self.semaphore.closed and sent_at > self.pause.began_at:
             # Near the limit, one request at a time finds it: several would be throttled.
             if feedback.evidence is None or not feedback.evidence.is_near:
                 self.semaphore.open(1)
             changed = True
-        if limits.rate_unknown:
-            limits.answers += 1
-            if limits.answers == _PATIENCE:  # of a server that reports nothing
+        if self.limits.rate_unknown:
+            self.limits.answers += 1
+            if self.limits.answers == _PATIENCE:  # of a server that reports nothing
                 return self._continue_without_server() or changed
-        elif feedback.guard is None and not (feedback.is_needed or self.semaphore.closed):
+        elif not (feedback.is_needed or self.semaphore.closed):
             self.feedback = None
         return changed
 

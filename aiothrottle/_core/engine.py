@@ -1152,9 +1152,17 @@ class Engine:
         """
         if self.pause.awaits_trial and self.pause.is_trial(waiter):
             self.end_trial()
-        in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
-        if self.adaptation.succeeded(sent_at, cost, in_flight, own):
-            self.reconsider()
+        bucket, semaphore, adaptation = self.bucket, self.semaphore, self.adaptation
+        feedback = adaptation.active or adaptation.feedback
+        if feedback is not None:
+            in_flight = semaphore.taken + (not held)  # its slot may be taken again by now
+            changes = feedback.succeeded(
+                bucket.clock(), sent_at, cost, in_flight, self.pause.began_at, own, bucket
+            )
+            # A limiter with a guard has a rate, and never gives its feedback up.
+            follows = changes or semaphore.closed or feedback.guard is None
+            if follows and adaptation.succeeded(feedback, changes, sent_at):
+                self.reconsider()
         above = self.above
         if above is not None:
             sent_at += above.bucket.clock() - self.bucket.clock()  # it may have another clock

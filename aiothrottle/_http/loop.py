@@ -259,7 +259,8 @@ class RetryLoop(Generic[_Request, _Response]):
         adapter = self._adapter
         plain = throttle is None and not self._has_hooks
         terms = None if plain else self._terms(request, throttle)
-        key, limiter = self._only or self._target(request) if terms is None else terms.target
+        target = self._only or self._target(request) if terms is None else terms.target
+        limiter = target.limiter
         server = None if self._adaptive is None else self._origin(request.method, request.url)
         permit: Permit | None = None
         attempts: Attempts | None = None
@@ -296,7 +297,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     return response
                 outcome = await self._judge(response, report, permit)
             attempts = attempts or Attempts(
-                self._retry, request.method, self._retry_quota, key, made
+                self._retry, request.method, self._retry_quota, target.key, made
             )
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
@@ -420,7 +421,7 @@ class RetryLoop(Generic[_Request, _Response]):
             permit._hand_over()
         origins = self._origins
         # Most responses have no header about limits, so only the names are looked at.
-        if not self._trusting or status >= LEAST_ERROR or any(map(origins.may_report, headers)):
+        if not self._trusting or status >= LEAST_ERROR or origins.may_report(tuple(headers)):
             host = self._adapter.host(response)
             limits, reads_body = origins.read(host, status, headers)
             self._apply(permit, limits)

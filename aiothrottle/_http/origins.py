@@ -35,6 +35,8 @@ from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.headers.values import Memo, ServerClock
 
 _MOST = 1024
+# Characters of the names of all headers of a response, beyond which they are not kept.
+_LONGEST_NAMES = 1024
 _JSON = re.compile(
     r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
 )
@@ -188,9 +190,12 @@ class Origins:
         self._table: OrderedDict[str, Origin] = OrderedDict()
         #: Each answer has to be counted until this instant; 0: none.
         self.watched_until: float = 0.0
-        #: Returns whether a header of a name may be about limits, for any server. It is fast, as it
-        #: is called for each header, and most are not.
-        self.may_report = Memo(self._may_report).__getitem__
+        known = Memo(self._may_report).__getitem__
+        #: Returns whether one of these header names may be about limits, for any server. It is
+        #: fast, as it is called for each response: a server sends the same names again and again.
+        self.may_report = Memo[tuple[str, ...], bool](
+            lambda names: any(map(known, names)), longest=_LONGEST_NAMES
+        ).__getitem__
         # A session needs the parser and the table of vendors at the first response, when requests
         # are in flight and the loop must not stand still for them.
         from aiothrottle.headers.parse import parse_response

@@ -78,13 +78,13 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
         await self._response.__aenter__()
         return self._response
 
-    async def __aexit__(
+    def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
-        await self._response.__aexit__(exc_type, exc, traceback)
+    ) -> Coroutine[Any, Any, None]:
+        return self._response.__aexit__(exc_type, exc, traceback)
 
 
 class Call:
@@ -108,7 +108,7 @@ class Call:
         #: The body, if it could be sent only once.
         self.body: Body | None = body
 
-    def send(self, _: "Call") -> Awaitable[ClientResponse]:
+    def send(self) -> Awaitable[ClientResponse]:
         """Make one attempt."""
         session = self.adapter.made or self.adapter.session
         return session.request(self.method, self.address, **self.options)
@@ -397,7 +397,7 @@ class ThrottledSession:
         if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
         call = Call(self._adapter, method, url, options)
-        return self._loop.run(call, call.send, throttle)
+        return self._loop.run(call, Call.send, throttle)
 
     async def _send_prepared(
         self,
