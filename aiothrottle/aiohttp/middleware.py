@@ -10,6 +10,7 @@ from typing import Unpack
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._checks import check_names, shown
+from aiothrottle._http.adapter import Adapter
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
@@ -61,11 +62,19 @@ class ThrottleMiddleware:
 
     def __init__(self, limiter: LimiterLike, **options: Unpack[MiddlewareOptions]) -> None:
         checked = read_options(type(self).__name__, MiddlewareOptions, options)
-        self._admission = Admission(limiter, checked, origin_of)
+        self._begin(limiter, checked, _ThrottlingAdapter(checked))
+
+    def _begin(
+        self,
+        limiter: LimiterLike,
+        options: Options,
+        adapter: Adapter[ClientRequest, ClientResponse],
+    ) -> None:
+        self._admission = Admission(limiter, options, origin_of)
         self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
         self._loop = RetryLoop(
-            _ThrottlingAdapter(checked),
-            checked,
+            adapter,
+            options,
             origin_of,
             self._admission,
             on_grant=self._permits.__setitem__,
@@ -176,6 +185,25 @@ class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
         await prepare_again(request)
 
 
+class _SessionMiddleware(ThrottleMiddleware):
+    """Does what both middlewares do, in one loop: a request walks a third less."""
+
+    def __init__(self, limiter: LimiterLike, options: Options) -> None:
+        self._begin(limiter, options, _RetryingAdapter(options))
+        self._buffer_body = options.buffer_body
+
+    def __call__(
+        self, request: ClientRequest, handler: ClientHandlerType
+    ) -> Awaitable[ClientResponse]:
+        if self._buffer_body and not is_replayable(request.body):
+            return self._buffered(request, handler)
+        return super().__call__(request, handler)
+
+    async def _buffered(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        await buffer_request(request)
+        return await super().__call__(request, handler)
+
+
 def throttled_middlewares(
     limiter: LimiterLike, **options: Unpack[SessionOptions]
 ) -> tuple[RetryMiddleware, ThrottleMiddleware]:
@@ -202,12 +230,9 @@ def throttled_middlewares(
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """
-    return _both(limiter, read_options(throttled_middlewares.__name__, SessionOptions, options))
-
-
-def _both(limiter: LimiterLike, options: Options) -> tuple[RetryMiddleware, ThrottleMiddleware]:
-    throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
-    retrying = RetryMiddleware(options.retry, throttle=throttling, **options.of_kind(RetryOptions))
+    checked = read_options(throttled_middlewares.__name__, SessionOptions, options)
+    throttling = ThrottleMiddleware(limiter, **checked.of_kind(MiddlewareOptions))
+    retrying = RetryMiddleware(checked.retry, throttle=throttling, **checked.of_kind(RetryOptions))
     return retrying, throttling
 
 
@@ -219,7 +244,7 @@ def throttled_session(limiter: LimiterLike, **arguments: Unpack[SessionArguments
     Args:
         limiter: As for `ThrottleMiddleware`.
         arguments: The options of `SessionOptions`, and those of `aiohttp.ClientSession`, whose
-            `middlewares` are put around these.
+            `middlewares` are put around its own.
 
     Returns:
         The session, to be entered with ``async with``.
@@ -236,5 +261,5 @@ def throttled_session(limiter: LimiterLike, **arguments: Unpack[SessionArguments
     """
     options, for_client_session = read_arguments(throttled_session, arguments)
     around = for_client_session.pop("middlewares", None) or ()
-    middlewares = (*around, *_both(limiter, options))
+    middlewares = (*around, _SessionMiddleware(limiter, options))
     return without_resending(ClientSession(middlewares=middlewares, **for_client_session))
