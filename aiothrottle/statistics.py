@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypedDict
 
@@ -101,7 +101,7 @@ class Waits:
         #: Waits that `count_recent` has not counted yet; the owner calls that now and then.
         self.recent: list[float] = []
         # Made at the first wait: a `KeyedRateLimiter` has a histogram for each key.
-        self._classes: Sequence[int] = ()
+        self._classes: list[int] | None = None
         self.count: int = 0
         self.total: float = 0.0
         self.longest: float = 0.0
@@ -124,7 +124,7 @@ class Waits:
         self.count += len(waits)
         self.total += math.fsum(waits)
         self.longest = max(self.longest, waits[-1])
-        self._classes = classes = [*self._classes] or [0] * _CLASSES
+        self._classes = classes = self._classes or [0] * _CLASSES
         first = 0
         while first < len(waits):
             ticks = max(_PER_DOUBLING, int(waits[first] * _TICKS_PER_SECOND))
@@ -151,7 +151,7 @@ class Waits:
         wanted = math.ceil(part * (at_once + self.count)) - at_once
         if wanted <= 0:
             return 0.0
-        for place, count in enumerate(self._classes):
+        for place, count in enumerate(self._classes or ()):
             wanted -= count
             if wanted <= 0:
                 doublings, within = divmod(place, _PER_DOUBLING)

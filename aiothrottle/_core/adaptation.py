@@ -79,6 +79,12 @@ class Adaptation:
     def feedback(self, feedback: Feedback | None) -> None:
         self.active, self.pattern = feedback, None
 
+    def _needed(self) -> Feedback:
+        """Return the controllers, and make some if there are none."""
+        if self.active is None:
+            self.active = self.feedback or Feedback()
+        return self.active
+
     @property
     def takes_outcomes(self) -> bool:
         """Whether there are controllers that adapt to outcomes."""
@@ -121,10 +127,11 @@ class Adaptation:
         Returns:
             Whether decisions change.
         """
-        if self.feedback is None:
+        feedback = self.feedback
+        if feedback is None:
             return False
         now = self.bucket.clock()
-        return self.apply(self.feedback.failed(now, now - age))
+        return self.apply(feedback.failed(now, now - age))
 
     def silent_pause(self, age: float, successes: int) -> float | None:
         """Return the seconds to pause after a failure, if it looks like a limit; None: it does not.
@@ -133,10 +140,11 @@ class Adaptation:
             age: Seconds since the request was sent.
             successes: Requests that succeeded, if this is the first failure.
         """
-        adapts = self.feedback is not None and self.feedback.slots is not None
+        feedback = self.feedback
+        adapts = feedback is not None and feedback.slots is not None
         if adapts or not (self.limits.begin_small and self.limits.learn_rate):
             return None
-        feedback = self.feedback = self.feedback or Feedback()
+        feedback = self._needed()
         silent = feedback.silent = feedback.silent or SilentLimit(successes)
         now = self.bucket.clock()
         return silent.failed(now, now - age)
@@ -153,13 +161,14 @@ class Adaptation:
         Returns:
             Whether decisions change.
         """
-        if self.feedback is None:
+        feedback = self.feedback
+        if feedback is None:
             return False
-        now, guard = self.bucket.now(), self.feedback.guard
+        now, guard = self.bucket.now(), feedback.guard
         # The first burst that shrinks is what was used.
         used = 0.0 if guard is None or guard.burst.is_bounded else self.bucket.used(now)
         return self.apply(
-            self.feedback.throttled(
+            feedback.throttled(
                 now,
                 now - age,
                 pause,
@@ -196,7 +205,7 @@ class Adaptation:
         Returns:
             Whether the limiter is paused because of this request.
         """
-        feedback = self.feedback = self.feedback or Feedback()
+        feedback = self._needed()
         if feedback.evidence is None and self.limits.learns_rate:
             feedback.evidence = Evidence(slots=LearnedSlots(self.limits.slots or math.inf))
         from_server = reason == "retry-after"
@@ -222,8 +231,7 @@ class Adaptation:
         """Close all slots but one, where nothing else says what the server admits at once."""
         if not self.limits.learns_rate or self.limits.shares_slots:
             return
-        self.feedback = self.feedback or Feedback()
-        if self.feedback.rate is None:
+        if self._needed().rate is None:
             self.semaphore.close()
 
     def adopt_rate(self, rates: Sequence[Rate]) -> bool:
@@ -236,10 +244,11 @@ class Adaptation:
             Whether decisions change.
         """
         short = [rate for rate in rates if rate.period <= _LONGEST_PERIOD]
-        if self.feedback is None or not short:
+        feedback = self.feedback
+        if feedback is None or not short:
             return False
         rate = min(short, key=lambda rate: rate.period)
-        return self.apply(self.feedback.reported(self.bucket.clock(), rate.limit / rate.period))
+        return self.apply(feedback.reported(self.bucket.clock(), rate.limit / rate.period))
 
     def update_quotas(
         self,
@@ -276,7 +285,7 @@ class Adaptation:
     def apply(self, changes: tuple[Change, ...]) -> bool:
         """Apply the changes of the controllers. Returns whether there are any."""
         for what, value, before in changes:
-            guard = self.feedback and self.feedback.guard  # a learned rate ends it
+            guard = self.active and self.active.guard  # a learned rate ends it
             if what == "rate":
                 self._use_pace(value)
             elif what == "slots":
@@ -314,8 +323,8 @@ class Adaptation:
         self.plan = Plan(Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
         self.bucket.use(now, self.plan.algorithm)
         self.bucket.bound = None
-        if self.feedback is not None:
-            self.feedback.guard, self.limits.server_rates = None, ()
+        if self.active is not None:
+            self.active.guard, self.limits.server_rates = None, ()
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 
@@ -328,7 +337,8 @@ class Adaptation:
 
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
-        guard = self.feedback and self.feedback.guard
+        feedback = self.feedback
+        guard = feedback and feedback.guard
         now = self.bucket.now()
         if guard and guard.burst.is_bounded:
             self.bucket.bind_burst(now, guard.burst.size, guard.interval)
@@ -346,7 +356,8 @@ class Adaptation:
         if self.limits.begin_small:
             return False
         self.limits.begin_small = True
-        guard = None if self.feedback is None else self.feedback.guard
+        feedback = self.feedback
+        guard = None if feedback is None else feedback.guard
         if guard is None:
             self._close_slots()
             return False
@@ -384,16 +395,16 @@ class Adaptation:
                     "process: make a new limiter"
                 )
             slots = slots_of(concurrency_limit)
-            self.feedback = self.feedback or Feedback()
-            self.feedback.slots = slots
-            self.feedback.evidence = self.feedback.evidence if self.feedback.rate else None
+            feedback = self._needed()
+            feedback.slots = slots
+            feedback.evidence = feedback.evidence if feedback.rate else None
             self.limits.concurrency_limit = concurrency_limit
             if leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 leased.shared = concurrency_limit
         if plan is not None and rate_limit is not UNCHANGED:
             self._use(plan, shared)
-            assert self.feedback is not None
-            self.feedback.rate, self.feedback.evidence = plan.rate, None
+            feedback = self._needed()
+            feedback.rate, feedback.evidence = plan.rate, None
             self.limits.rate_limit, self.limits.are_updated = rate_limit, True
             self.limits.server_rates, self.limits.rate_unknown = (), False
         self.observers.name = self.limits.name
@@ -424,8 +435,7 @@ class Adaptation:
     def _use(self, plan: Plan, shared: "SharedBucket | None" = None) -> None:
         """Replace algorithm and guard; spent tokens stay spent."""
         own = plan.algorithm if shared is None else shared.use(plan.algorithm)
-        self.feedback = self.feedback or Feedback()
-        self.feedback.guard, self.plan = plan.guard, plan
+        self._needed().guard, self.plan = plan.guard, plan
         self.use_rate(own)
 
     def follow(self, rates: Sequence[RateLike], in_flight: int) -> bool:
@@ -469,7 +479,8 @@ class Adaptation:
             Whether decisions change.
         """
         limits, bucket = self.limits, self.bucket
-        if self.feedback is not None and self.feedback.rate is not None:
+        feedback = self.feedback
+        if feedback is not None and feedback.rate is not None:
             return False  # the rate is learned from what the server does, whatever it says
         rates, changed, is_refuted = list[Rate](), False, False
         known = limits.windows
@@ -508,8 +519,9 @@ class Adaptation:
         Returns:
             Whether the number of slots changes.
         """
-        slots = self.feedback and self.feedback.slots
-        if self.feedback and not (self.feedback.is_needed or self.limits.rate_unknown):
+        feedback = self.feedback
+        slots = feedback and feedback.slots
+        if feedback and not (feedback.is_needed or self.limits.rate_unknown):
             self.feedback = None
         number = int(slots.state.limit) if slots else self.limits.slots
         if shares or self.limits.rate_unknown or self.semaphore.limit == number:
@@ -523,17 +535,19 @@ class Adaptation:
         now = self.bucket.now()  # flushes, and charges a request that has just started
         self.bucket.reset()
         pace, state = self.bucket.own
-        if isinstance(pace, Pace) and self.feedback and self.feedback.rate:
-            pace.follow(state, now, self.feedback.rate.state.rate)
+        feedback = self.feedback
+        if isinstance(pace, Pace) and feedback and feedback.rate:
+            pace.follow(state, now, feedback.rate.state.rate)
 
     def restart(self) -> None:
         """Begin anew with another clock: what was learned by the old one is void."""
         self.semaphore.restart()
-        if self.feedback is not None:
-            self.feedback.restart()
+        feedback = self.feedback
+        if feedback is not None:
+            feedback.restart()
             if self.limits.rate_unknown or self.limits.shares_slots:
                 return
-            if self.feedback.slots is not None:
-                self._use_slots(self.feedback.slots.state.limit)
-            elif self.feedback.evidence is not None:
+            if feedback.slots is not None:
+                self._use_slots(feedback.slots.state.limit)
+            elif feedback.evidence is not None:
                 self._use_slots(math.inf)
