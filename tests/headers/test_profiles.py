@@ -185,10 +185,12 @@ def test_json_object_gives_a_limit() -> None:
 
 
 def test_json_of_a_limit_has_waits_and_bounds() -> None:
-    text = '{"x":{"limits":{"wait":2000}},"y":{"limits":{"wait":5000}},"z":{"limits":{"wait":0}}}'
+    text = '{"x":{"limits":{"wait":5000}},"y":{"limits":{"wait":2000}},"z":{"limits":{"wait":0}}}'
     assert of_json(text).retry_after == 5
     assert of_json('{"x":{"limits":{"wait":1e300}}}').retry_after == 2**31
     assert of_json('{"x":{"limits":{"wait":0}}}').retry_after is None
+    (policy,) = of_json(f'{{"x":{{"limits":{{"left":{10**400},"window":{10**400}}}}}}}').policies
+    assert policy == Policy(remaining=1e18)
     text = '{"x":{"kind":"k","limits":{"left":3}},"y":"'
     longest = text + "y" * (8190 - len(text)) + '"}'
     assert of_json(longest).policies

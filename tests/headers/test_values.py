@@ -317,6 +317,26 @@ def test_clock_that_is_set_is_followed(step: float) -> None:
         assert 0.0 <= behind <= 1.03
 
 
+def test_clock_that_runs_slower_is_followed() -> None:
+    clock, found = ServerClock(), dates(0.0, 10.0)
+    for _, date, arrived in found:
+        clock.earliest(date, arrived)
+    # Two hours later it is half a second behind.
+    later = found[-1][0] + 7200.0
+    assert later - 0.75 <= clock.earliest(math.floor(later - 0.5), later) <= later - 0.5
+
+
+def test_clock_learns_nothing_from_a_cached_response() -> None:
+    clock, date = ServerClock(), ("Date", "Fri, 20 Nov 2026 12:00:00 GMT")
+    retry_after = ("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT")
+    now = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+    waits = [
+        parse_response(429, [date, retry_after, *age], now, server=clock).retry_after
+        for age in ([("Age", "2")], [])  # a Date of two seconds ago, and one of now
+    ]
+    assert waits == [58.0, 60.0]
+
+
 def test_epoch_reset_becomes_exact() -> None:
     clock, server = ServerClock(), express_legacy()
     errors: list[float] = []
