@@ -74,19 +74,22 @@ def test_module_imports_only_what_a_command_needs() -> None:
         assert f"'{other}'" not in ended.stderr
 
 
-@pytest.mark.parametrize("buffered", [True, False])
-def test_closed_output_is_no_traceback(*, buffered: bool) -> None:
+def test_closed_output_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as output:
-        ended = subprocess.run(
-            [sys.executable, *STRICT, "-m", "aiothrottle", "simulate", "--seconds", "1"],
-            env={**ENVIRONMENT, "PYTHONUNBUFFERED": "" if buffered else "1"},
-            stdout=output,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (ended.returncode, ended.stderr) == (141, b"")
+        runs = [
+            subprocess.Popen(
+                [sys.executable, *STRICT, "-m", "aiothrottle", "simulate", "--seconds", "1"],
+                env={**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered},
+                stdout=output,
+                stderr=subprocess.PIPE,
+            )
+            for unbuffered in ("", "1")
+        ]
+        for run in runs:
+            _, messages = run.communicate()
+            assert (run.returncode, messages) == (141, b""), run.args
 
 
 # ---- rejected arguments ----------------------------------------------------------------------
@@ -282,21 +285,21 @@ def test_missing_package_is_named(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")
-@pytest.mark.parametrize("arguments", ["--help", "simulate --seconds 5"])
-@pytest.mark.parametrize("buffered", [True, False])
-def test_full_disk_is_one_line(arguments: str, *, buffered: bool) -> None:
-    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "aiothrottle"]
+def test_full_disk_is_one_line() -> None:
+    problem = "aiothrottle: the output cannot be written: No space left on device"
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        ended = subprocess.run(
-            [*command, *arguments.split()],
-            env=ENVIRONMENT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert ended.returncode == 3
-    assert ended.stderr.splitlines()[-1] == (
-        "aiothrottle: the output cannot be written: No space left on device"
-    )
-    assert "Traceback" not in ended.stderr
+        runs = [
+            subprocess.Popen(
+                [sys.executable, *flags, "-m", "aiothrottle", *arguments.split()],
+                env=ENVIRONMENT,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for flags in ([], ["-u"])  # buffered or not
+            for arguments in ("--help", "simulate --seconds 5")
+        ]
+        for run in runs:
+            _, messages = run.communicate()
+            assert (run.returncode, messages.splitlines()[-1]) == (3, problem), run.args
+            assert "Traceback" not in messages

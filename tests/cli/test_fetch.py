@@ -103,7 +103,7 @@ def test_answers_become_records(fetch: Command, serve: Serve) -> None:
     permanent = {str(it): always(it, "no") for it in (400, 404, 501, 505)}
     server = serve(by_path(handlers | permanent))
     names = [name for name in (*handlers, *permanent) if name not in {"b", "c"}]
-    options = "-L --max-redirs 3 --max-time 1.5 --retry 2 --max-filesize 1k --save-header x-answer"
+    options = "-L --max-redirs 3 --max-time 1 --retry 2 --max-filesize 1k --save-header x-answer"
     ended = fetch(*urls_of(server, names), "no url", *options.split())
     assert ended.status == 1
     found = {it["url"].removeprefix(str(server.url)): it for it in ended.records}
@@ -160,7 +160,7 @@ def test_response_text_cannot_move_the_cursor(command: Command, serve: Serve) ->
 
 
 def test_verbose_run_prints_requests_and_waits(fetch: Command, serve: Serve) -> None:
-    asking = always(429, Retry_After="1")
+    asking = always(429, Retry_After_Ms="200")
     url = str(serve(in_turn(asking, always(), always(500), always(), cut_off)).url)
     secret, shown = url.replace("//", "//me:secret@"), url.replace("//", "//***@")
     limits = ["--rate", "1/100ms", "--concurrency", "1"]

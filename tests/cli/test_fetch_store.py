@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aiothrottle.cli.fetch import limits
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import urls_of
 from tests.support.servers import Valkey, memcached
@@ -33,10 +34,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("limit", ["--rate", "--per-host"])
 def test_runs_of_one_key_share_a_rate(store: str, fetch: Command, serve: Serve, limit: str) -> None:
-    limits = [limit, "3/500ms", "--store", store, "--store-key"]
+    options = [limit, "3/500ms", "--store", store, "--store-key"]
     server = serve()
     first, same, other = (
-        fetch(*urls_of(server, 3), *limits, key) for key in ("ours", "ours", "other")
+        fetch(*urls_of(server, 3), *options, key) for key in ("ours", "ours", "other")
     )
     assert server.audit.sent == 9
     # The second run has to wait for the requests of the first.
@@ -101,6 +102,7 @@ def test_driver_that_does_not_close_ends_the_run_all_the_same(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(emcache._Client, "close", close_and_wait)
+    monkeypatch.setattr(limits, "_CLOSING", 0.1)
     ended = fetch("http://127.0.0.1:1/", "--rate", "1", "--store", "memcached://127.0.0.1:1")
     assert ended.status == 2
     assert "argument --store: memcached://127.0.0.1:1: memcached: no connection" in ended.messages

@@ -21,7 +21,7 @@ from tests.support.background import in_thread
 from tests.support.servers import FaultProxy, Process, Valkey
 from tests.support.virtually import turns
 
-TIMEOUT = 0.4  # seconds; a busy machine needs a part of it
+TIMEOUT = 0.3  # seconds; a busy machine needs a part of it
 # A client that has the timeout of the store, and gives up after it.
 IMPATIENT: dict[str, Any] = {
     "socket_timeout": TIMEOUT,
