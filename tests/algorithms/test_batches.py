@@ -38,6 +38,13 @@ def test_wait_behind_others(
         assert delay_behind(algorithm, state, 0.25, 0, ahead) == 0.0
 
 
+@pytest.mark.parametrize("kind", [SlidingWindowLog, FixedWindow, TokenBucket])
+def test_rounding_of_the_costs_ahead_delays_nothing(kind: Any) -> None:
+    algorithm = kind("3/s")
+    assert 2.2 + 0.2 + 0.6 > 3.0
+    assert delay_behind(algorithm, algorithm.start(), 0.0, 0.6, 2.2 + 0.2) == 0.0
+
+
 @pytest.mark.parametrize("algorithm", [case[0] for case in BEHIND if case[2] == 1], ids=repr)
 @examples(25)
 @given(

@@ -33,6 +33,14 @@ def test_window_inherits_the_log_of_another() -> None:
     assert new.load(new.dump(kept)) == kept
 
 
+def test_longer_window_counts_what_has_left_the_shorter_one() -> None:
+    old, new = SlidingWindowLog("10/s"), SlidingWindowLog("10/min")
+    state = old.start()
+    for eighth in range(9):  # the first has left by the last, and is kept
+        old.take(state, eighth / 8, 0.5)
+    assert used(new, inherit(new, old, state, 1.0), 1.0) == 4.5
+
+
 @pytest.mark.parametrize(
     ("old", "new", "spent", "wait"),
     [

@@ -87,7 +87,9 @@ def test_rates_that_change_in_number_inherit_the_rest() -> None:
 
 def test_rejected_cost_counts_where_rejections_do() -> None:
     algorithm = PerResource(
-        ("requests", WaitUntil(1, 0, 4)), ("tokens", TokenBucket("10/s", burst=10))
+        ("requests", WaitUntil(1, 0, 4)),
+        ("requests", TokenBucket("10/s")),
+        ("tokens", TokenBucket("10/s", burst=10)),
     )
     state = algorithm.start()
     cost = amounts({"requests": 1, "tokens": 5})

@@ -166,6 +166,8 @@ def test_one_request_finds_out_about_an_early_reset() -> None:
     assert not admit(algorithm, state, 12.0, 1)
     algorithm.update(state, 12.0, 5, 18.2, 10.0)
     assert algorithm.remaining(state, 12.0) == 5
+    algorithm.update(state, 13.0, 7, 17.2, 13.0)  # overtaken: again the lowest report counts
+    assert algorithm.remaining(state, 13.0) == 5
 
 
 def refilled(remaining: float, *, now: float = 100.0, sent_at: float = 100.0) -> ServerQuotaState:
@@ -288,6 +290,8 @@ def test_refill_is_measured_and_slower_after_a_429() -> None:
     refill = known.refill
     known.observe(ReportedQuota(3, 10, limit=20, error=1.0), 9.52, 9.5, taken=1.0)
     assert refill < known.refill == 0.5 * 4 / (9.52 - 9.0)
+    for_another_reason = ReportedQuota(3, 10, limit=20, error=1.0, throttled=True)
+    assert known.observe(for_another_reason, 9.55, 9.53, taken=1.0) == known.refill
     known.observe(ReportedQuota(0, 10, limit=20, error=1.0), 9.6, 9.55, taken=1.0)
     spent = ReportedQuota(0, 10, limit=20, error=1.0, throttled=True)
     slower = known.observe(spent, 9.7, 9.65, taken=1.0)

@@ -1,6 +1,7 @@
 """Feedback: how long a pause is, and for how long what was learned counts."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,12 @@ def test_learned_values_count_for_ten_minutes() -> None:
         feedback.reported_at = 100.0
         assert not feedback.is_forgettable(699.9)
         assert feedback.is_forgettable(700.0)
+        feedback.failed(650.0, 649.0)  # an error is a report too
+        assert not feedback.is_forgettable(700.0)
+
+
+def test_another_clock_voids_the_failures() -> None:
+    failures: Any = object()
+    feedback = Feedback(silent=failures)
+    feedback.restart()
+    assert not feedback.is_needed

@@ -171,6 +171,11 @@ async def test_long_stall_triggers_few_collections(collections: list[float]) -> 
         assert collections[:4] == [0.5, 3.0, 11.0, 43.0]
         assert len(collections) <= 8
     await asyncio.gather(*waiting)
+    async with limiter.throttle():  # the next stall is another one
+        began, waiting = now(), visits(limiter, 1)
+        await asyncio.sleep(1)
+        assert collections[-1] == began + 0.5
+    await asyncio.gather(*waiting)
 
 
 @virtual

@@ -8,9 +8,11 @@ import asyncio
 import gc
 from collections.abc import Callable
 
+import httpx
 import pytest
 
-from aiothrottle import Permit, RateLimiter, SharedConcurrency
+from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency
+from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.support.virtually import counts, now, turns, virtual, visits
 
@@ -191,6 +193,24 @@ async def test_late_retry_after_pauses_again_and_has_another_trial() -> None:
     assert await senders.sent(2.9) == 1
     assert await senders.sent(0.2) == 2
     await senders.end()
+
+
+@virtual
+async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
+    limiter = RateLimiter(1000)
+
+    def throttled(_: httpx.Request) -> httpx.Response:
+        limiter.pause(60)
+        return httpx.Response(429)
+
+    await throttle(limiter)
+    server = httpx.MockTransport(throttled)
+    transport = ThrottledTransport(limiter, transport=server, retry=Retry(attempts=1))
+    async with httpx.AsyncClient(transport=transport) as client:
+        assert (await client.get("http://server")).status_code == 429
+    began = now()
+    (started,) = await asyncio.gather(*visits(limiter, 1))
+    assert started - began == pytest.approx(60)
 
 
 # ---- the role is left ----------------------------------------------------------------------------

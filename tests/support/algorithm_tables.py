@@ -174,6 +174,7 @@ REFUNDS: list[tuple[Algorithm[Any], Taken, tuple[float, float, float], Taken]] =
     # reserved for later: each is refunded
     (TokenBucket("4/s"), [(0, 4), (0.25, 1)], (0, 1, 0.25), [(0, 4)]),
     (TokenBucket("4/s"), [(0, 4), (0.25, 1), (0.5, 1)], (0, 1, 0.25), [(0, 4), (0.5, 1)]),
+    (TokenBucket("4/s"), [(0, 1), (0.25, 1)], (0, 99, 0.25), [(0, 1)]),
     (LeakyBucket("4/s"), [(0, 1), (0.249, 1)], (0.249, 1, 0.249), [(0, 1)]),
     (LeakyBucket("4/s"), [(0, 1)], (0.125, 1, 0), [(0, 0.5)]),
     (FixedWindow("5/s"), [(0.25, 1), (0.5, 2)], (0.75, 1, 0.25), [(0.5, 2)]),
@@ -184,6 +185,8 @@ REFUNDS: list[tuple[Algorithm[Any], Taken, tuple[float, float, float], Taken]] =
     (HALVES, [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
     (Cooldown(3, 60), [(0, 2)], (30, 2, 0), [(0, 1.5)]),
     (WaitUntil(1, 5, 10), [(0, 3)], (0, 2, 0), [(0, 1)]),
+    # the reserved time has moved on
+    (WaitUntil(1, 5, 10), [(0, 1), (0.5, 1)], (0.6, 1, 0), [(0, 1), (0.5, 1)]),
     (AllOf(FIVE, TokenBucket("5/s")), [(0, 2)], (0, 1, 0), [(0, 1)]),
     (Unlimited(), [(0, 2)], (0, 1, 0), []),
 ]
