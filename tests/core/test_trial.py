@@ -162,6 +162,21 @@ async def test_only_one_request_is_admitted_at_once(make: Make) -> None:
     first.permit.release()
 
 
+@virtual
+async def test_trial_that_the_store_rejects_passes_the_role_on() -> None:
+    store = MemoryStore()
+    limiter, other = (RateLimiter("3/h", store=store, key="k") for _ in range(2))
+    await throttle(limiter)
+    for _ in range(2):
+        await other.acquire()
+    await asyncio.sleep(SOON)
+    assert not await limiter.try_acquire()
+    await other.reset()
+    senders = Senders(limiter, 3)
+    assert await senders.sent() == 1
+    await senders.end()
+
+
 # ---- what is not the outcome of the trial --------------------------------------------------------
 
 

@@ -59,6 +59,15 @@ def test_queue_serves_like_a_sorted_list(
     assert all(waiter.future is None for waiter in listed)
 
 
+def test_empty_queue_has_no_cost_left(loop: AbstractEventLoop) -> None:
+    queue, waiters = WaitQueue(), [come(0.0, cost) for cost in (0.1, 0.2, 0.3)]
+    for waiter in waiters:
+        queue.add(waiter, Future(loop=loop))
+    for waiter in waiters:
+        queue.remove(waiter)
+    assert queue.cost == 0.0, "not even a rounding"
+
+
 def test_gaps_close_when_half_the_queue_left(loop: AbstractEventLoop) -> None:
     queue, waiters = WaitQueue(), [come(float(at)) for at in range(6)]
     for waiter in waiters:

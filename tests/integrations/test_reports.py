@@ -7,11 +7,13 @@ adaptive limits learn from successes and failures.
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
 from aiothrottle.aiohttp import Retry
+from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, until
@@ -108,6 +110,29 @@ async def test_failures_are_no_fast_successes(integration: Integration, handler:
         for _ in range(10):
             await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
     assert (limiter.statistics().concurrency_limit or 99) <= 4
+
+
+@virtual
+async def test_second_429_makes_no_pause_longer_than_the_policy_admits() -> None:
+    async def throttled(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.1)
+        return httpx.Response(429, headers={"Retry-After": "30"})
+
+    limiter, retry = RateLimiter(10, guard=0.0), Retry(attempts=1, max_pause=3.0)
+    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(throttled), retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
+    assert limiter.statistics().throttled == 2
+    assert limiter.statistics().paused_for == 3.0
+
+
+@virtual
+async def test_forbidden_pages_are_no_failures_of_the_server() -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
+    async with Script(403).client(limiter, retry=ONCE["retry"]) as client:
+        for _ in range(10):
+            await client.get("http://a/")
+    assert limiter.statistics().concurrency_limit == 4
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import LimiterClosed, PerLoop, Permit, Rate, RateLimiter, SharedConcurrency
+from aiothrottle import (
+    LimiterClosed,
+    PerLoop,
+    Permit,
+    Rate,
+    RateLimiter,
+    SharedConcurrency,
+    ThrottleTimeout,
+    WaitUntil,
+)
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import Unchecked, order_of, queued, remaining, together
+from tests.limiter.common import Unchecked, order_of, queued, remaining, throttle_one, together
 from tests.support.virtually import counts, now, turns, visit, visits
 
 
@@ -156,6 +165,29 @@ def test_new_loop_takes_over_the_limiter_of_a_closed_one() -> None:
 
     assert [asyncio.run(main()) for _ in range(3)] == [2, 1, 0]
     assert repr(limiters) == "<PerLoop of 1 limiters>"
+
+
+def test_next_loop_forgets_the_trial_and_the_rejected_of_a_dead_one() -> None:
+    paused, kept = RateLimiter(100), list[Permit]()
+    rejecting = RateLimiter(algorithm=WaitUntil(60, raise_after=90, limit=600))
+
+    async def leave() -> None:
+        await throttle_one(paused, 1.0)
+        await asyncio.sleep(2)
+        kept.append(await paused.acquire())  # goes ahead of the others, and never ends
+        await visit(rejecting)
+        (waiting,) = await queued(rejecting)
+        with pytest.raises(ThrottleTimeout):
+            await visit(rejecting)
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    loop = VirtualTimeLoop()
+    loop.run_until_complete(leave())
+    loop.close()
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(visit(paused)) == 0.0
+        runner.run(rejecting.peek())
+        assert rejecting.statistics().waiting == 0
 
 
 def test_loops_with_one_store_share_the_limit_and_the_slots() -> None:

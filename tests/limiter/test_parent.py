@@ -267,6 +267,28 @@ def test_child_and_parent_move_to_the_next_loop() -> None:
             runner.run(main())
 
 
+def test_parent_with_another_clock_learns_by_its_own() -> None:
+    time = 0.0
+    parent = RateLimiter(100, clock=lambda: time)
+    child = RateLimiter(100, parent=parent, clock=lambda: 1000.0 + time)
+
+    async def report() -> None:
+        nonlocal time
+        early = [await child.acquire() for _ in range(3)]
+        time = 1.0
+        for permit in early[:2]:
+            permit.report_throttled(scope="all")
+        assert parent.statistics().paused_for <= 0.55  # they were sent together
+        early[2].report_success()  # it was sent before the pause
+        time = 20.0
+        last = await parent.acquire()
+        time = 21.0
+        last.report_throttled()
+        assert parent.statistics().paused_for >= 1.0  # the second in a row
+
+    asyncio.run(report())
+
+
 async def test_expected_outcomes_take_no_turn_at_the_parent() -> None:
     parent = RateLimiter("1/s", guard=0)
     first, second = (RateLimiter("9/s", guard=0, parent=parent) for _ in range(2))

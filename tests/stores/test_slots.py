@@ -17,6 +17,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns, virtual
+from tests.support.watching import Watched
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
@@ -90,6 +91,17 @@ async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
     tasks[0].result().release()
     await turns()
     assert sum(task.done() for task in tasks) == 6
+
+
+@virtual
+async def test_slots_are_leased_for_what_the_rate_admits_soon() -> None:
+    link = Link(Shared())
+    limiter = with_rate(link, "8/s", 100)
+    tasks = started(*(limiter.acquire() for _ in range(40)))
+    await asyncio.sleep(3.0)
+    assert max(claim.wanted for claim in link.claims) == 4, "of half a second"
+    for task in tasks:
+        task.cancel()
 
 
 @virtual
@@ -329,6 +341,19 @@ async def test_updated_limit_applies() -> None:
 def test_wrong_numbers_of_slots_are_rejected(arguments: tuple[Any, ...], error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         SharedConcurrency(*arguments)
+
+
+def test_closed_loop_leaves_no_task_that_returns_tokens() -> None:
+    async def main() -> None:
+        limiter = RateLimiter("2/s", store=Watched(latency=0.1), key="k")
+        kept.extend(started(*(limiter.acquire() for _ in range(9))))
+        await asyncio.sleep(0.3)
+
+    kept: list[object] = []
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+        loop = runner.get_loop()
+    assert not asyncio.all_tasks(loop)
 
 
 # At 0.5 s no call is under way; at 1.25 s the held slots are being renewed.
