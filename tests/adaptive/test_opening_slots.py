@@ -84,6 +84,20 @@ async def test_slots_close_after_a_429_and_open_again() -> None:
     assert limiter.statistics().concurrency_limit == 4
 
 
+def test_closed_slots_stay_closed_on_the_next_loop() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=4)
+
+    async def throttle() -> None:
+        await starts_of(limiter, 8, 0.01)
+        async with limiter.throttle() as permit:
+            permit.report_throttled(2.0)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(throttle())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert counts_of(runner.run(starts_of(limiter, 11, 0.01))) == [1, 2, 4, 4]
+
+
 @virtual
 async def test_answers_to_requests_before_a_429_open_nothing() -> None:
     limiter = limiter_of_a_session(concurrency_limit=4)

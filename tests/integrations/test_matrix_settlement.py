@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import RateLimiter
+from aiothrottle._http.terms import Settlement
 from aiothrottle.hooks import Response, WholeBody
 from tests.integrations.clients import (
     SESSION,
@@ -254,3 +255,11 @@ async def test_encoded_body_is_decoded_in_pieces(integration: Integration, name:
         assert await collected(stream.raw.aiter_raw()) == body
     assert (len(readers[0].body), readers.ends) == (size, [[complete]])
     assert max(map(len, readers[0].chunks), default=0) <= 1 << 16
+
+
+@pytest.mark.parametrize("is_finalizing", [True, False])
+async def test_reader_of_garbage_ends_unless_the_interpreter_does(*, is_finalizing: bool) -> None:
+    reader = Reader()
+    Settlement(reader, await RateLimiter(9).acquire()).abandon(is_finalizing=lambda: is_finalizing)
+    await asyncio.sleep(0)
+    assert reader.ends == ([] if is_finalizing else [False])

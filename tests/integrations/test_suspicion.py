@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from aiothrottle import RateLimiter
+from aiothrottle._http.origins import Origin
 from aiothrottle.events import Event, Paused, Throttled, ThrottlingSuspected
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
@@ -94,6 +95,23 @@ async def test_host_that_throttled_by_503_is_forgotten_after_ten_minutes() -> No
     assert sum(isinstance(it, Throttled) for it in events) == 3
 
 
+@virtual
+async def test_other_suspect_answer_does_not_end_the_watch_of_503s() -> None:
+    limiter, events = watched()
+    statuses = [503, 403, *[200] * 9, *[503] * 5]
+    async with Script(*statuses).client(limiter, retry=QUICK) as client:
+        for number in range(len(statuses)):
+            await client.get("http://a/")
+            await asyncio.sleep(100 if number == 1 else 1)
+    assert not [it for it in events if isinstance(it, Throttled)], "5 of the last ten"
+
+
+def test_requests_that_are_throttled_before_a_wait_ends_share_it() -> None:
+    origin = Origin(None)
+    instants = (0.0, 61.0, 150.0, 182.0, 900.0)
+    assert [origin.backoff(now, least=60.0) for now in instants] == [60, 120, 120, 240, 60]
+
+
 # ---- suspicion ---------------------------------------------------------------------------------
 
 
@@ -137,15 +155,17 @@ async def test_share_of_answers_is_suspect(statuses: list[int], found: list[Verd
 async def test_answers_count_for_a_minute_and_for_their_host() -> None:
     assert await suspected([403] * 100, gap=3.2) == []  # 19 in less than a minute
     assert await suspected([403] * 100, gap=3.1) == [(frozenset({403}), 1.0)]
+    minutes = [*[403] * 4, *[200] * 16, 403, *[200] * 19]
+    assert await suspected(minutes, gap=3.1) == []
     retry = Retry(attempts=1, throttled_statuses={403, 503}, backoff=1e-6, max_backoff=1e-6)
     assert await suspected([403, 503] * 30, gap=0.1, retry=retry) == []
     limiter, events = watched()
     async with Script(403).client(limiter) as client:
-        for host in [*range(1100), *[0, 100, 1099] * 19]:
+        for host in [*range(600), 1, *range(600, 1100), *[0, 1, 100, 1099] * 19]:
             await client.get(f"http://{host}.test/")
-    # The first one was forgotten, and then counted anew.
+    # The first one was forgotten, and then counted anew; the second one had been used meanwhile.
     hosts = [event.host for event in events if isinstance(event, ThrottlingSuspected)]
-    assert hosts == ["100.test", "1099.test"]
+    assert hosts == ["1.test", "100.test", "1099.test"]
 
 
 @every(Feature.LIMITS)

@@ -154,6 +154,24 @@ async def test_reference_to_a_forgotten_key_shares_its_limiter(kind: str) -> Non
     assert await limiter.try_acquire("a")
 
 
+@pytest.mark.parametrize("after_turns", range(6))
+async def test_request_that_is_paused_at_its_start_counts_in_no_total(after_turns: int) -> None:
+    keyed = KeyedRateLimiter("1/s", guard=0)
+    child = RateLimiter(None, parent=keyed["a"])
+    await visit(child)
+    (task,) = visits(child, 1, stay=1)
+    await asyncio.sleep(1)
+    await turns(after_turns)
+    child.pause(60)
+    await turns()
+    started = 1 + child.statistics().in_flight
+    assert keyed.total().granted == started
+    task.cancel()
+    await asyncio.sleep(100)
+    assert "a" not in keyed
+    assert keyed.total().granted == started
+
+
 async def test_thousands_of_keys_used_once_are_forgotten() -> None:
     """Else the memory could be filled by choosing keys."""
     limiter = KeyedRateLimiter("5/s", concurrency_limit=2)

@@ -324,6 +324,17 @@ async def test_first_unknown_error_of_a_refund_is_logged(
     assert "\n" not in message
 
 
+@virtual
+async def test_unknown_error_of_a_charge_gives_up_the_others() -> None:
+    store, limiter = watched("100/s")
+    permits = [await limiter.acquire() for _ in range(3)]
+    store.error = OSError("no room on the disk")
+    for permit in permits:
+        permit.settle(5)
+    await rest()
+    assert store.calls["record"] == 1
+
+
 # ---- closing, and other loops ------------------------------------------------------------------
 
 
