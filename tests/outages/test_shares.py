@@ -17,7 +17,7 @@ from aiothrottle.algorithms import (
     SlidingWindowLog,
     TokenBucket,
 )
-from aiothrottle.stores.health import Health, ProcessCounter
+from aiothrottle.stores.health import Health, ProcessCount, ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
 from tests.outages.processes import OUTAGES, Workers, back, fall, limiter_on, process
@@ -95,6 +95,20 @@ async def test_given_share_is_that_of_each_key() -> None:
         assert [bool(await limiter.try_acquire(key)) for _ in range(30)].count(True) == 25
 
 
+async def test_what_the_store_rejects_after_its_return_is_not_spent_here() -> None:
+    server, limiter = process("local", "10/min", local_share=0.5, guard=0.0)
+    other = limiter_on(server, "local", "10/min", guard=0.0)
+    await fall(limiter, server)
+    await back(server, 1.0)
+    await limiter.peek()  # has it find out
+    await asyncio.sleep(0.1)
+    assert limiter.statistics().store_up
+    assert all([await other.try_acquire() for _ in range(10)])
+    assert not any([await limiter.try_acquire() for _ in range(9)])
+    await other.reset()
+    assert await limiter.try_acquire()
+
+
 async def test_processes_are_counted_by_any_store() -> None:
     """Once in ten seconds, and an ended one is not counted for long."""
     server = Server()
@@ -118,6 +132,11 @@ async def test_processes_are_counted_by_any_store() -> None:
     clock.advance(15.0)
     await counters[2].register(store)
     assert counters[2].processes == 1
+    count = ProcessCount("ann", seconds=30.0)
+    state = count.start()
+    for now in (20.0, 10.0):  # the clock is set back
+        count.take(state, now, 1)
+    assert (count.remaining(state, 49.0), count.remaining(state, 50.0)) == (1, 0)
 
 
 # The limit, the share, and how many requests it grants a second, on an average: in a window a share
