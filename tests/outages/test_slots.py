@@ -70,6 +70,17 @@ async def test_share_of_slots_is_bounded_and_rounded_down(
     assert other.statistics().in_flight == slots
 
 
+async def test_short_lease_is_claimed_again_within_it() -> None:
+    link = Link(Shared())
+    limiter = share(link, lease=0.3, on_store_error="closed")
+    link.error = UNREACHABLE
+    assert await inside(limiter, 1) == 0
+    await asyncio.sleep(10.0)  # other calls have longer pauses by now
+    link.error = None
+    await asyncio.sleep(0.11)
+    assert came[-1].done()
+
+
 async def test_tries_while_the_first_call_hangs_get_its_outcome() -> None:
     link = Link(Shared())
     link.latency, link.error = 0.2, UNREACHABLE

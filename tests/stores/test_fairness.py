@@ -142,6 +142,13 @@ async def test_processes_lose_few_swaps_take_turns_and_never_give_up() -> None:
     assert sum(each_won) > ATTEMPTS / 2
 
 
+def test_pause_follows_the_average_attempt() -> None:
+    contention = Contention()
+    for seconds in (0.01, 0.05):
+        contention.note("key", now=0.0, seconds=seconds, lost=True)
+    assert contention.longest_pause("key", now=0.0) == pytest.approx(2 * 0.02)
+
+
 def test_contention_of_idle_keys_is_forgotten() -> None:
     contention = Contention()
     for number in range(10_000):
