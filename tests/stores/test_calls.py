@@ -160,6 +160,18 @@ async def test_bad_server_fails_all_queued_calls(
 
 
 @virtual
+async def test_call_without_an_answer_fails_alone_if_others_get_theirs() -> None:
+    server = await Server(batch=1).ready()
+    server.latency = 60.0
+    silent = server.ask("silent")
+    await turns(1)
+    server.latency = 0.3
+    assert await outcomes(server.ask(*range(8))) == list(range(8))
+    (error,) = await outcomes(silent)
+    assert isinstance(error, StoreUnavailable)
+
+
+@virtual
 async def test_failure_harms_its_own_calls_alone() -> None:
     server = await Server(limit=1, batch=2).ready()
     server.error = ConnectionResetError("reset")

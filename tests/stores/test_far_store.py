@@ -8,6 +8,7 @@ import pytest
 
 from aiothrottle import LeakyBucket, RateLimiter, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores.batching import Batching
 from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, virtual, visits
 from tests.support.watching import Watched, others
@@ -71,6 +72,11 @@ async def test_far_store_uses_the_whole_limit(
     assert len(store.taken()) == len(granted), "nothing is left reserved"
     assert max(store.horizons) <= options.get("max_reservation", 60.0)
     assert not others()
+
+
+def test_call_of_a_far_store_is_bounded() -> None:
+    batching = Batching.of(SlidingWindowLog("100000/s"), None, round_trip=1.0)
+    assert batching.room(0.0) == batching.room(1000.0) == 1024
 
 
 @pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket, LeakyBucket])
