@@ -13,7 +13,7 @@ import trustme
 
 from aiothrottle import RateLimiter, StoreUnavailable
 from tests.outages.drivers import leaks_sockets, store_on
-from tests.support.servers import FaultProxy, Process, Valkey, free_port, need_emcache
+from tests.support.servers import FaultProxy, Process, Valkey, dead_port, need_emcache
 
 pytestmark = leaks_sockets
 
@@ -47,14 +47,17 @@ async def reasons(driver: str, port: int, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("driver", [*REDIS, "mongodb"])
 async def test_refused_connection_is_reported(driver: str) -> None:
-    for reason in await reasons(driver, free_port(), timeout=0.4):
+    with dead_port() as port:
+        found = await reasons(driver, port, timeout=0.4)
+    for reason in found:
         assert "Connect call failed" in reason or "Connection refused" in reason
         assert not reason.startswith("no answer")
 
 
 @pytest.mark.parametrize("driver", ["redis", "mongodb"])
 async def test_retrying_driver_reports_why_it_retries(driver: str) -> None:
-    found = await reasons(driver, free_port(), timeout=0.4)
+    with dead_port() as port:
+        found = await reasons(driver, port, timeout=0.4)
     # A call that is sent between two attempts ends with none.
     refused = ["Connect call failed" in it or "Connection refused" in it for it in found]
     assert any(refused)
@@ -64,9 +67,9 @@ async def test_retrying_driver_reports_why_it_retries(driver: str) -> None:
 
 async def test_memcached_error_names_the_logger_with_the_reason() -> None:
     need_emcache()
-    port = free_port()
     # While it connects, the driver counts a missing connection: not each call has the reason.
-    reported = [it for it in await reasons("memcached", port) if f" 127.0.0.1:{port};" in it]
+    with dead_port() as port:
+        reported = [it for it in await reasons("memcached", port) if f" 127.0.0.1:{port};" in it]
     assert reported
     assert all("the logger 'emcache' has the reason" in reason for reason in reported)
 

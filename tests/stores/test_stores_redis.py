@@ -30,7 +30,7 @@ from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.redis_scripts import LOAD, RECORD
 from aiothrottle.testing.store_contract import CHECKS, ManualClock
 from tests.support.effort import EFFORT, SEED
-from tests.support.servers import Cluster, Valkey, free_port
+from tests.support.servers import Cluster, Valkey, dead_port
 from tests.support.stored import DictStore
 
 DECISIONS = round(10_000 * EFFORT)
@@ -336,17 +336,18 @@ async def test_batch_is_one_round_trip_and_resends_lost_scripts(client: Any) -> 
 @pytest.mark.parametrize("limits", [{"rate_limit": 1}, {"concurrency_limit": SharedConcurrency(1)}])
 async def test_cause_is_the_error_of_the_driver(driver: Any, limits: dict[str, Any]) -> None:
     """Also while the store is not asked again yet."""
-    async with driver(port=free_port()) as client:
-        limiter = RateLimiter(store=RedisStore(client, timeout=0.1), key="k", **limits)
-        for _ in range(4):
-            with pytest.raises(StoreUnavailable) as caught:
-                await limiter.acquire()
-            cause = type(caught.value.__cause__)
-            assert (
-                issubclass(cause, OSError)
-                or cause.__module__ == f"{driver.__module__.partition('.')[0]}.exceptions"
-            )
-        await limiter.aclose()
+    with dead_port() as port:
+        async with driver(port=port) as client:
+            limiter = RateLimiter(store=RedisStore(client, timeout=0.1), key="k", **limits)
+            for _ in range(4):
+                with pytest.raises(StoreUnavailable) as caught:
+                    await limiter.acquire()
+                cause = type(caught.value.__cause__)
+                assert (
+                    issubclass(cause, OSError)
+                    or cause.__module__ == f"{driver.__module__.partition('.')[0]}.exceptions"
+                )
+            await limiter.aclose()
 
 
 # ---- a pipeline of the caller's ------------------------------------------------------------------

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,14 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def dead_port() -> Generator[int, None, None]:
+    """Yield a port that refuses connections, and that no other server can get meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 class Process:
