@@ -178,6 +178,12 @@ def refilled(remaining: float, *, now: float = 100.0, sent_at: float = 100.0) ->
     return state
 
 
+def test_refill_is_spread_with_what_remains() -> None:
+    algorithm, state = ServerQuota(evenly=True), refilled(10)
+    assert admit(algorithm, state, 100.0, 1)
+    assert algorithm.delay(state, 100.0, 1) == pytest.approx(50 / (10 + 50))
+
+
 def test_refill_counts_before_the_reset() -> None:
     algorithm, state = ServerQuota(), refilled(10)
     algorithm.take(state, 100.0, 10)

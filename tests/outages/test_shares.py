@@ -106,7 +106,8 @@ async def test_what_the_store_rejects_after_its_return_is_not_spent_here() -> No
     assert all([await other.try_acquire() for _ in range(10)])
     assert not any([await limiter.try_acquire() for _ in range(9)])
     await other.reset()
-    assert await limiter.try_acquire()
+    assert all([await limiter.try_acquire() for _ in range(5)])
+    assert not await limiter.peek(), "the share holds as well as the store, for two seconds"
 
 
 async def test_processes_are_counted_by_any_store() -> None:
@@ -134,6 +135,7 @@ async def test_processes_are_counted_by_any_store() -> None:
     assert counters[2].processes == 1
     count = ProcessCount("ann", seconds=30.0)
     state = count.start()
+    assert count.reset_after(state, 0.0) == 0.0
     for now in (20.0, 10.0):  # the clock is set back
         count.take(state, now, 1)
     assert (count.remaining(state, 49.0), count.remaining(state, 50.0)) == (1, 0)

@@ -172,6 +172,20 @@ async def test_call_without_an_answer_fails_alone_if_others_get_theirs() -> None
 
 
 @virtual
+async def test_failures_with_answers_between_them_do_not_add_up() -> None:
+    server = await Server(limit=1, batch=1).ready()
+    server.latency, failure = 0.6, ConnectionResetError("reset")
+    tasks = server.ask(*range(5))
+    for error in (failure, None, failure, None):
+        server.error = error
+        await asyncio.sleep(0.6 if error is not None else 0.61)
+    first, second, third, *others = await outcomes(tasks)
+    assert (second, *others) == (1, 3, 4)
+    assert isinstance(first, StoreUnavailable)
+    assert isinstance(third, StoreUnavailable)
+
+
+@virtual
 async def test_failure_harms_its_own_calls_alone() -> None:
     server = await Server(limit=1, batch=2).ready()
     server.error = ConnectionResetError("reset")

@@ -143,6 +143,12 @@ async def test_failing_connection_is_replaced_after_growing_pauses() -> None:
                 await asyncio.sleep(0.01)
         # 0.05, 0.1 ... 2, 2 s, and half of it is jitter.
         assert 3.0 <= now() - begin <= 8.0
+        await asyncio.sleep(3.0)  # after one that has lasted they begin anew
+        driver.lines[-1].error = ConnectionResetError()
+        driver.publish("id.0")
+        opened = len(driver.lines)
+        await asyncio.sleep(0.06)
+        assert len(driver.lines) == opened + 1
 
 
 @virtual
