@@ -14,6 +14,7 @@ import io
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import aiohttp
@@ -53,7 +54,6 @@ class AiohttpAdapter(Generic[_Request_contra]):
     """
 
     def __init__(self, options: Options) -> None:
-        self._holds: Holds = Holds()
         self._max_hold = options.max_hold
         self._hold_websockets = options.hold_websockets
 
@@ -72,13 +72,13 @@ class AiohttpAdapter(Generic[_Request_contra]):
         status = response.status
         if permit is not None:
             switched = status == SWITCHING_PROTOCOLS
-            # Without a connection the whole body came with the headers.
+            # Mostly the whole body came with the headers, and there is no connection any more.
             if response.connection is None or (switched and not self._hold_websockets):
                 permit._release()
             elif self._max_hold is not None or switched:
-                self._holds.start(permit, response, self._max_hold)
+                hold(permit, response, self._max_hold)
             else:
-                self._holds.start(permit, response, self.total_of(request))
+                hold(permit, response, self.total_of(request))
         return status, response.headers
 
     def total_of(self, request: _Request_contra) -> float | None:
@@ -177,96 +177,36 @@ def without_resending(session: ClientSession) -> ClientSession:
 # ---- holds ---------------------------------------------------------------------------------------
 
 
-class Holds:
-    """The holds of a session that have a deadline, and the one timer for all of them."""
+def hold(permit: Permit, response: ClientResponse, seconds: float | None) -> None:
+    """Release the permit when aiohttp releases the connection, or after that many seconds.
 
-    __slots__ = ("__weakref__", "_holds", "_loop", "_timer")
-
-    def __init__(self) -> None:
-        self._holds: set[_Hold] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, permit: Permit, response: ClientResponse, seconds: float | None) -> None:
-        """Release the permit when aiohttp releases the connection, or after that many seconds.
-
-        After the deadline the response is closed, and reading from it raises: one more request
-        would be in flight if it went on beside the next holder of the slot.
-        """
-        connection = response.connection
-        if connection is None:  # the whole body came with the headers, or there is none
-            permit.release()
-            return
-        if seconds is None:
-            connection.add_callback(permit.release)
-            return
+    After the deadline the response is closed, and reading from it raises: one more request would be
+    in flight if it went on beside the next holder of the slot.
+    """
+    connection = response.connection
+    if connection is None:  # the whole body came with the headers, or there is none
+        permit.release()
+        return
+    connection.add_callback(permit.release)
+    if seconds is not None:
         loop = asyncio.get_running_loop()
-        hold = _Hold(self, permit, response, loop.time() + seconds)
-        self._holds.add(hold)
-        connection.add_callback(hold.end)
-        if self._timer is None or self._loop is not loop or self._timer.when() > hold.deadline:
-            self._sweep_at(hold.deadline, loop)
-
-    def forget(self, hold: "_Hold") -> None:
-        """Remove a hold that has ended."""
-        self._holds.discard(hold)
-
-    def sweep(self) -> None:
-        """End the holds whose deadline has passed, and set the timer for the next one."""
-        assert self._loop is not None
-        self._timer = None
-        now = self._loop.time()
-        for hold in self._now():
-            # A timer may fire a little early: its own clock is coarser.
-            if hold.deadline <= now + 0.001:
-                hold.expire()
-        if left := self._now():
-            self._sweep_at(min(hold.deadline for hold in left), self._loop)
-
-    def _sweep_at(self, instant: float, loop: asyncio.AbstractEventLoop) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop = loop
-        # A weak reference: a timer keeps nothing alive. The connections refer to their holds.
-        holds: weakref.ref[Holds] = weakref.ref(self)
-        self._timer = loop.call_at(instant, _sweep, holds)
-
-    def _now(self) -> "list[_Hold]":
-        # In one step: another thread may end a hold in between.
-        return list(self._holds)
-
-
-class _Hold:
-    """A slot that a response holds."""
-
-    __slots__ = ("_holds", "_permit", "_response", "deadline")
-
-    def __init__(
-        self, holds: Holds, permit: Permit, response: ClientResponse, deadline: float
-    ) -> None:
-        self._holds = holds
-        self._permit = permit
         # A weak reference: a response that is dropped must be collected, which frees its slot.
-        self._response = weakref.ref(response)
-        self.deadline: float = deadline
-
-    def end(self) -> None:
-        """Release the permit. Thread-safe, as garbage is collected in any thread."""
-        self._holds.forget(self)
-        self._permit.release()
-
-    def expire(self) -> None:
-        """Close the response. Closing only its connection would leave its reader waiting."""
-        response = self._response()
-        if response is not None:
-            response.close()
-        self.end()  # aiohttp does nothing where the loop of the response is closed
+        timer = loop.call_later(seconds, _expire, weakref.ref(response))
+        connection.add_callback(partial(_cancel, timer, loop))
 
 
-def _sweep(holds: "weakref.ref[Holds]") -> None:
-    alive = holds()
+def _expire(response: weakref.ref[ClientResponse]) -> None:
+    """Close a response. Closing only its connection would leave its reader waiting."""
+    alive = response()
     if alive is not None:
-        alive.sweep()
+        alive.close()
+
+
+def _cancel(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the timer of a response, unless it was collected as garbage in another thread."""
+    with suppress(RuntimeError):
+        if asyncio.get_running_loop() is loop:
+            timer.cancel()
 
 
 # ---- what a hook sees of a request ---------------------------------------------------------------

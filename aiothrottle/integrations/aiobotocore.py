@@ -19,7 +19,7 @@ from aiohttp import ClientResponse
 
 from aiothrottle._checks import check_number
 from aiothrottle._statuses import LEAST_FAILURE
-from aiothrottle.aiohttp.adapter import Holds
+from aiothrottle.aiohttp.adapter import hold
 from aiothrottle.headers import parse_rate_limit
 from aiothrottle.keyed import AnyLimiter, check_limiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
@@ -128,7 +128,6 @@ class _Events:
         self._limiter = limiter
         self._queue_timeout = queue_timeout
         self._max_hold = max_hold
-        self._holds = Holds()
 
     async def wait(self, operation_name: str, **_: object) -> None:
         """Wait for the limiter. Cancelled: the request has left the queue."""
@@ -166,7 +165,7 @@ class _Events:
         # A streamed body has aiohttp's response; an event stream is that response itself.
         response = getattr(body, "raw_stream", getattr(body, "__wrapped__", body))
         if isinstance(response, ClientResponse):
-            self._holds.start(permit, response, self._max_hold)
+            hold(permit, response, self._max_hold)
         else:
             permit.release()
 
