@@ -15,10 +15,11 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.resources import files
-from typing import NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 from aiohttp import web
 from yarl import URL
@@ -28,7 +29,8 @@ from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
 
-Facts = Callable[[], Mapping[str, str]]
+Facts: TypeAlias = Callable[[], Mapping[str, str]]
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BACKLOG = 32
 
@@ -101,14 +103,9 @@ async def serve(
         gauges.check(limiter, name)
     _check(host, port, facts=facts, label=label)
     feeds = [Feed(name, limiter, label, time.monotonic) for name, limiter in named.items()]
-    page = _Page(feeds, facts)
-    runner = web.AppRunner(page.app, access_log=None, shutdown_timeout=_LAST_WORDS)
-
-    def served() -> asyncio.Protocol:
-        assert runner.server is not None, "runner.server exists from setup to cleanup"
-        return runner.server()
-
-    connections = _Connections(served)
+    connections = _Connections()
+    page = _Page(feeds, facts, connections)
+    runner = web.AppRunner(page.app, shutdown_timeout=_LAST_WORDS)
     async with AsyncExitStack() as stack:
         for feed in feeds:
             stack.callback(feed.stop)
@@ -117,10 +114,11 @@ async def serve(
         for repeated in (page.sample, page.ask_stores):
             stack.push_async_callback(_cancel, asyncio.create_task(repeated()))
         await runner.setup()
+        assert runner.server is not None  # from setup to cleanup
         # asyncio accepts as many connections in one turn before the excess ones are closed: with
         # its default of 100, a burst takes all descriptors, and then it accepts none for a second.
         server = await asyncio.get_running_loop().create_server(
-            connections, host, port, backlog=_BACKLOG
+            partial(_Connection, runner.server, connections), host, port, backlog=_BACKLOG
         )
         stack.callback(server.close)
         if not _is_loopback(host):
@@ -144,13 +142,13 @@ def _check(host: object, port: object, **functions: object) -> None:
 class _Page:
     """The page and its streams, for any number of browsers."""
 
-    def __init__(self, feeds: list[Feed], facts: Facts | None) -> None:
+    def __init__(self, feeds: list[Feed], facts: Facts | None, connections: "_Connections") -> None:
         self._feeds = feeds
         self._facts = facts
         # In the order in which they were opened.
         self._streams = dict[asyncio.Transport, None]()
         self._ending = asyncio.Event()
-        self.app = web.Application(middlewares=[_counted, _guarded])
+        self.app = web.Application(middlewares=[connections.counted, _guarded])
         folder = files("aiothrottle.dashboard")
         for path, (name, kind) in _FILES.items():
             text = (folder / name).read_text(encoding="utf-8")
@@ -244,7 +242,7 @@ class _Page:
         self._ending.set()
 
 
-def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _always(text: str, kind: str) -> _Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
 
@@ -271,18 +269,7 @@ async def _write(response: web.StreamResponse, text: str) -> None:
 
 
 @web.middleware
-async def _counted(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Keep the connection from being idle until the request is answered."""
-    with _serving(request.transport):
-        return await handler(request)
-
-
-@web.middleware
-async def _guarded(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Reject requests other than those of this page, or of a user who opens it."""
     origin = request.headers.get("Origin")
     fetched = request.headers.get("Sec-Fetch-Site", "none")
@@ -322,98 +309,64 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class _Connections:
-    """Makes a protocol for each connection of a server, and closes excess connections.
+    """The connections of a server: closes those that are idle for long, and excess ones."""
 
-    Args:
-        make: Makes the protocol that serves one connection.
-    """
-
-    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         # Both in the order of arrival, oldest first.
-        self._idle = dict[_Connection, asyncio.TimerHandle]()
-        self._busy = dict[_Connection, None]()
-
-    def __call__(self) -> asyncio.Protocol:
-        """Make the protocol of a new connection."""
-        return _Connection(self, self._make())
-
-    def __len__(self) -> int:
-        return len(self._idle) + len(self._busy)
+        self._idle = dict[asyncio.Transport, asyncio.TimerHandle]()
+        self._busy = dict[asyncio.Transport, None]()
 
     def abort(self) -> None:
         """Close all connections; unsent data is lost."""
-        for connection in [*self._idle, *self._busy]:
-            connection.transport.abort()
+        for transport in [*self._idle, *self._busy]:
+            transport.abort()
 
-    def add(self, connection: "_Connection") -> None:
+    def add(self, transport: asyncio.Transport) -> None:
         """Add a new connection, which has no request yet."""
-        if len(self) >= _MOST_CONNECTIONS:
+        if len(self._idle) + len(self._busy) >= _MOST_CONNECTIONS:
             oldest = next(iter(self._idle or self._busy))
             self.remove(oldest)  # now: connection_lost is called later
-            oldest.transport.abort()
-        self._rest(connection)
+            oldest.abort()
+        self._rest(transport)
 
-    def remove(self, connection: "_Connection") -> None:
+    def remove(self, transport: asyncio.Transport) -> None:
         """Remove a closed connection."""
-        self._busy.pop(connection, None)
-        if timer := self._idle.pop(connection, None):
+        self._busy.pop(transport, None)
+        if timer := self._idle.pop(transport, None):
             timer.cancel()
 
-    @contextmanager
-    def serving(self, connection: "_Connection") -> Generator[None]:
-        """Keep a connection from being idle while its request is served."""
-        self.remove(connection)
-        self._busy[connection] = None
+    @web.middleware
+    async def counted(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Keep the connection from being idle until the request is answered."""
+        transport = request.transport
+        if transport is None:  # it was closed
+            return await handler(request)
+        self.remove(transport)
+        self._busy[transport] = None
         try:
-            yield
+            return await handler(request)
         finally:
-            if connection in self._busy:  # otherwise it was closed
-                self.remove(connection)
-                self._rest(connection)
+            if transport in self._busy:  # otherwise it was closed
+                self.remove(transport)
+                self._rest(transport)
 
-    def _rest(self, connection: "_Connection") -> None:
-        loop = asyncio.get_running_loop()
-        self._idle[connection] = loop.call_later(_IDLE, connection.transport.abort)
-
-
-@contextmanager
-def _serving(transport: asyncio.BaseTransport | None) -> Generator[None]:
-    """Keep the connection from being idle while its request is served; None: it is closed."""
-    protocol = None if transport is None else transport.get_protocol()
-    if isinstance(protocol, _Connection):
-        with protocol.connections.serving(protocol):
-            yield
-    else:
-        yield
+    def _rest(self, transport: asyncio.Transport) -> None:
+        self._idle[transport] = asyncio.get_running_loop().call_later(_IDLE, transport.abort)
 
 
-class _Connection(asyncio.Protocol):
-    """One connection: passes all calls to the protocol that serves it."""
+class _Connection(web.RequestHandler):
+    """The protocol of one connection."""
 
-    transport: asyncio.Transport
-
-    def __init__(self, connections: _Connections, served: asyncio.Protocol) -> None:
-        self.connections = connections
-        self._served = served
+    def __init__(self, server: web.Server, connections: _Connections) -> None:
+        no_log: Any = None
+        super().__init__(server, loop=asyncio.get_running_loop(), access_log=no_log)
+        self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        self.connections.add(self)
-        self._served.connection_made(transport)
+        self._connections.add(cast("asyncio.Transport", transport))
+        super().connection_made(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.remove(self)
-        self._served.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self._served.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._served.eof_received()
-
-    def pause_writing(self) -> None:
-        self._served.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._served.resume_writing()
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.transport is not None:
+            self._connections.remove(self.transport)
+        super().connection_lost(exc)
