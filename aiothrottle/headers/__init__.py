@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING
 from aiothrottle._lazy import lazily
 
 if TYPE_CHECKING:
-    from aiothrottle.headers.dates import parse_http_date
     from aiothrottle.headers.limits import Policy, ServerLimits
     from aiothrottle.headers.parse import parse_rate_limit
     from aiothrottle.headers.profile import Items, Json, Limit, Profile
-    from aiothrottle.headers.values import parse_retry_after
+    from aiothrottle.headers.values import parse_http_date, parse_retry_after
     from aiothrottle.headers.vendors import PROFILES, profile_for
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "dates": "parse_http_date",
             "limits": "Policy ServerLimits",
             "parse": "parse_rate_limit",
             "profile": "Items Json Limit Profile",
-            "values": "parse_retry_after",
+            "values": "parse_http_date parse_retry_after",
             "vendors": "PROFILES profile_for",
         },
     )

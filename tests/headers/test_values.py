@@ -35,7 +35,7 @@ WAITS: list[tuple[str, float | None]] = [
     # A large number is a timestamp if it is near enough, else a long wait.
     (f"{EPOCH + 30}", 30), (f"{EPOCH - 30}", 0), (f"{EPOCH * 1000 + 1500}", 1.5),
     (f"{EPOCH - DAY}", 0), (f"{EPOCH - DAY - 1}", 2**31),
-    (f"{EPOCH + 366 * DAY}", 366 * DAY), (f"{EPOCH + 366 * DAY + 1}", 2**31),
+    (f"{EPOCH + 400 * DAY}", 400 * DAY), (f"{EPOCH + 400 * DAY + 1}", 2**31),
     ("999999999", 999_999_999), ("1000000000", 2**31), ("4000000000", 2**31),
     ("1" * 100, 2**31), ("1" * 50 + ".5", 2**31), ("1" * 100 + ".5", None),
     # Not parseable.
