@@ -95,7 +95,7 @@ _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?
 _OF_LIMIT = "limit|remaining|reset-after|reset|renewalperiod"
 _NAMED = re.compile(rf"(?:({_OF_LIMIT})-(.+)|(.+)-({_OF_LIMIT}))", re.DOTALL)
 _MAX_NAME = 64
-# Characters of all lines about limits: more than any real response has.
+# Characters of all lines about limits: more than any real response has. Parsers rely on it.
 _MAX_CHARACTERS = 16384
 
 

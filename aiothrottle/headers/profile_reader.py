@@ -16,8 +16,7 @@ from aiothrottle.headers.profile import Items, Json, Limit, Profile
 from aiothrottle.headers.quotas import read_record
 from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window
 
-# Longer than any real header, and more limits, or objects with limits, than any vendor has.
-_LONGEST = 8192
+# More limits, or objects with limits, than any vendor has.
 _MOST = 256
 # Longer than any date, more than any number, and longer than a useful name.
 _LONGEST_VALUE = 100
@@ -126,7 +125,7 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
         if named is None:
             continue
         text = ", ".join(values)
-        for position, match in enumerate(row.each.finditer(text[:_LONGEST])):
+        for position, match in enumerate(row.each.finditer(text)):
             if position == _MOST:
                 break
             groups = {**named.groupdict(), **match.groupdict()}
@@ -264,6 +263,6 @@ def _children(node: object) -> Iterable[tuple[str, object]]:
 
 def _loads(text: str) -> object:
     try:
-        return json.loads(text) if len(text) <= _LONGEST else None
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None

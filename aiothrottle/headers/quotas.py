@@ -27,8 +27,6 @@ from aiothrottle.headers.values import (
     read_window,
 )
 
-# Longer than any real list, and than any real structured field.
-_LONGEST, _LONGEST_STRUCTURED = 8192, 16384
 # An unclosed quotation ends with the line: searching its end from each quote would take quadratic
 # time.
 _QUOTED = r'"(?:[^"\\]++|\\.?)*+"?'
@@ -210,9 +208,8 @@ def _quotas(line: str) -> list[_Quota]:
 
 
 def _split(line: str) -> Iterator[str]:
-    if len(line) <= _LONGEST:
-        matches = islice(_ITEM.finditer(line), MOST_ITEMS)
-        yield from (match[0] for match in matches if match[0].strip(" \t"))
+    matches = islice(_ITEM.finditer(line), MOST_ITEMS)
+    return (match[0] for match in matches if match[0].strip(" \t"))
 
 
 def _policies(quotas: Iterable[_Quota]) -> list[Policy]:
@@ -312,7 +309,7 @@ def _parse(lines: Iterable[str]) -> list[tuple[str, Mapping[str, object]]]:
     import http_sf
 
     text = ", ".join(lines)
-    if not text or len(text) > _LONGEST_STRUCTURED or not text.isascii():
+    if not text or not text.isascii():
         return []
     try:
         members = cast("list[tuple[Any, Any]]", http_sf.parse(text.encode(), tltype="list"))

@@ -192,7 +192,7 @@ def test_json_of_a_limit_has_waits_and_bounds() -> None:
     (policy,) = of_json(f'{{"x":{{"limits":{{"left":{10**400},"window":{10**400}}}}}}}').policies
     assert policy == Policy(remaining=1e18)
     text = '{"x":{"kind":"k","limits":{"left":3}},"y":"'
-    longest = text + "y" * (8190 - len(text)) + '"}'
+    longest = text + "y" * (16_382 - len(text)) + '"}'
     assert of_json(longest).policies
     for wrong in ("[" + longest[1:], longest[:-2] + 'y"}', longest[:-1], "[" * 8000, "7", ""):
         assert of_json(wrong).policies == ()
