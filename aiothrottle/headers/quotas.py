@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from aiothrottle.headers.fields import FAMILIES, Lines
-from aiothrottle.headers.limits import MEANINGS, Policy, Record
+from aiothrottle.headers.limits import MEANINGS, Policy, Record, binding
 from aiothrottle.headers.values import (
     CAP,
     MOST_ITEMS,
@@ -244,7 +244,7 @@ def read_structured(families: Mapping[str, Lines], clock: Clock) -> tuple[list[P
         The policies, and whether RateLimit has the state of any of them.
     """
     drafts = [families[family] for family in FAMILIES if family in families]
-    states: dict[str, Policy] = {}
+    partitions: dict[str, list[Policy]] = {}
     for name, parameters in _parse(next((it["state"] for it in drafts if "state" in it), ())):
         remaining, seconds = _whole(parameters, _REMAINING), _whole(parameters, _RESET)
         if -1 in (remaining, seconds) or (remaining is None and seconds is None):
@@ -252,8 +252,9 @@ def read_structured(families: Mapping[str, Lines], clock: Clock) -> tuple[list[P
         # Some servers send an epoch, against the draft: the value decides.
         reset_after = None if seconds is None else read_reset(str(seconds), clock)
         state = Policy(name, remaining=remaining, reset_after=reset_after)
-        states[name] = _tighter(states.get(name), state)
-    found = bool(states)
+        partitions.setdefault(name, []).append(state)
+    # Any partition may be the client's, so the one with the least remaining counts.
+    states = {name: bound for name, each in partitions.items() if (bound := binding(each))}
     policies = next((it["policy"] for it in drafts if "policy" in it), ())
     joined = [
         policy
@@ -261,7 +262,7 @@ def read_structured(families: Mapping[str, Lines], clock: Clock) -> tuple[list[P
         else policy._replace(remaining=known.remaining, reset_after=known.reset_after)
         for policy in _POLICIES["\n".join(policies)]
     ]
-    return joined + list(states.values()), found
+    return joined + list(states.values()), bool(partitions)
 
 
 def _of_text(text: str) -> list[Policy]:
@@ -291,17 +292,6 @@ def _whole(parameters: Mapping[str, object], key: str) -> int | None:
     if value is None:
         return None
     return value if type(value) is int and value >= 0 else -1
-
-
-def _tighter(one: Policy | None, other: Policy) -> Policy:
-    """Return the partition with less remaining, or the later reset: either may be the client's."""
-    if one is None or one.remaining is None:
-        return other
-    if other.remaining is None:
-        return one
-    later = (other.reset_after or 0.0) > (one.reset_after or 0.0)
-    less = other.remaining - one.remaining
-    return other if less < 0 or (less == 0 and later) else one
 
 
 def _parse(lines: Iterable[str]) -> list[tuple[str, Mapping[str, object]]]:
