@@ -217,8 +217,8 @@ class RetryLoop(Generic[_Request, _Response]):
         )
         self._queue_timeout = options.queue_timeout
         self._server_quota: ServerQuotaUse = options.server_quota
-        self._adaptive = options.adaptive_throttling
-        self._origins = Origins(options.profiles)
+        self._drops = options.adaptive_throttling is not None
+        self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
@@ -261,7 +261,7 @@ class RetryLoop(Generic[_Request, _Response]):
         terms = None if plain else self._terms(request, throttle)
         target = self._only or self._target(request) if terms is None else terms.target
         limiter = target.limiter
-        server = None if self._adaptive is None else self._origin(request.method, request.url)
+        server = self._origin(request.method, request.url) if self._drops else None
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
@@ -290,7 +290,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 outcome = failure
             else:
                 if server is not None:
-                    self._ended(server, status)
+                    self._origins.ended(server, status)
                 if terms is not None and permit is not None:
                     await self._settle(response, status, headers, permit, terms)
                 if (report := self._read(response, status, headers, permit)) is None:
@@ -344,8 +344,8 @@ class RetryLoop(Generic[_Request, _Response]):
             RequestDropped: Adaptive throttling drops the request, which took no token.
         """
         try:
-            if self._adaptive is not None and server is not None:
-                self._origins.check(server, self._adaptive)
+            if server is not None:
+                self._origins.check(server)
             if terms is None:
                 permit = limiter.throttle(priority=priority, timeout=self._queue_timeout)
             else:
@@ -374,7 +374,8 @@ class RetryLoop(Generic[_Request, _Response]):
         failure = self._adapter.classify(error)
         if failure.response is not None:
             host, status, headers = failure.response
-            self._ended(server, status)
+            if server is not None:
+                self._origins.ended(server, status)
             if terms is not None and permit is not None:
                 settlement = terms.settle_head(status, headers, permit)
                 if settlement is not None:
@@ -384,7 +385,8 @@ class RetryLoop(Generic[_Request, _Response]):
                 permit._hold_trial()
             return self._outcome(host, status, limits, permit, error=error)
         if failure.unanswered:
-            self._ended(server, None)
+            if server is not None:
+                self._origins.ended(server, None)
             if permit is not None:
                 permit._report_failure(None, self._pause_rule)
         exceptions = self._retry.exceptions
@@ -553,11 +555,6 @@ class RetryLoop(Generic[_Request, _Response]):
             await asyncio.sleep(delay)
         await self._adapter.prepare_again(request)
         return True
-
-    def _ended(self, server: str | None, status: int | None) -> None:
-        """Count an attempt for adaptive throttling; a status of None is a failure."""
-        if self._adaptive is not None and server is not None:
-            self._origins.ended(server, self._adaptive, status)
 
     def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
         """Report the outcome of an attempt to the limiter, unless it was reported already.

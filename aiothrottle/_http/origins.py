@@ -63,28 +63,12 @@ class Origin:
     [60.0, 60.0, 120.0, 60.0]
     """
 
-    __slots__ = (
-        "_answers",
-        "_bare_at",
-        "_began_at",
-        "_recent",
-        "_statuses",
-        "_suspect",
-        "_throttles",
-        "_wait",
-        "_wait_ends_at",
-        "_was_suspected",
-        "clock",
-        "demand",
-        "profile",
-    )
-
     def __init__(self, profile: Profile | None) -> None:
         #: How to read its headers; None: as those of any server.
         self.profile: Profile | None = profile
         self.clock: ServerClock = ServerClock()
-        #: Its requests, if some may be dropped.
-        self.demand: ThrottlingState | None = None
+        #: Its requests, which adaptive throttling counts.
+        self.demand: ThrottlingState = ThrottlingState()
         self._wait = self._wait_ends_at = 0.0
         # The answers since the first suspect one.
         self._began_at = 0.0
@@ -181,12 +165,14 @@ class Origins:
 
     Args:
         profiles: Profiles of servers that the package does not know, or knows otherwise.
+        adaptive: How requests to a failing origin are dropped; None: never.
     """
 
-    __slots__ = ("_own", "_parse", "_table", "may_report", "watched_until")
-
-    def __init__(self, profiles: Iterable[Profile]) -> None:
+    def __init__(
+        self, profiles: Iterable[Profile], adaptive: AdaptiveThrottling | None = None
+    ) -> None:
         self._own = tuple(profiles)
+        self._adaptive = adaptive
         self._table: OrderedDict[str, Origin] = OrderedDict()
         #: Each answer has to be counted until this instant; 0: none.
         self.watched_until: float = 0.0
@@ -249,29 +235,28 @@ class Origins:
         self.watched_until = now + _MEMORY
         return self[name].throttles_by_503(now)
 
-    def check(self, name: str, adaptive: AdaptiveThrottling) -> None:
+    def check(self, name: str) -> None:
         """Drop a request at random, with the probability that adaptive throttling returns.
 
         Raises:
             RequestDropped: It is dropped.
         """
-        state, now = self._demand(name, adaptive), asyncio.get_running_loop().time()
-        share = adaptive.rejected_share(state, now)
+        if self._adaptive is None:
+            return
+        state, now = self[name].demand, asyncio.get_running_loop().time()
+        share = self._adaptive.rejected_share(state, now)
         if share > 0.0 and random.random() < share:
-            adaptive.request(state, now)  # a dropped request counts as demand
+            self._adaptive.request(state, now)  # a dropped request counts as demand
             raise RequestDropped(name, share)
 
-    def ended(self, name: str, adaptive: AdaptiveThrottling, status: int | None) -> None:
+    def ended(self, name: str, status: int | None) -> None:
         """Count a request that has ended with that status; None: without a response."""
-        state, now = self._demand(name, adaptive), asyncio.get_running_loop().time()
-        adaptive.request(state, now)
+        if self._adaptive is None:
+            return
+        state, now = self[name].demand, asyncio.get_running_loop().time()
+        self._adaptive.request(state, now)
         if status is not None and status < LEAST_FAILURE:
-            adaptive.accepted(state, now)
-
-    def _demand(self, name: str, adaptive: AdaptiveThrottling) -> ThrottlingState:
-        origin = self[name]
-        origin.demand = origin.demand or adaptive.start()
-        return origin.demand
+            self._adaptive.accepted(state, now)
 
     def _may_report(self, header: str) -> bool:
         from aiothrottle.headers.fields import IS_LIMIT_HEADER
