@@ -14,7 +14,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 from weakref import WeakSet
 
 from aiothrottle._checks import check_names, check_number, shown
@@ -286,18 +286,6 @@ def _checked(override: object) -> Mapping[str, Any]:
 
 
 # ---- the final cost ------------------------------------------------------------------------------
-
-
-class BodySink(Protocol):
-    """Gets the chunks of a body, and its end."""
-
-    def feed(self, chunk: bytes, /) -> None:
-        """Take the next chunk."""
-        ...
-
-    def end(self, *, complete: bool) -> None:
-        """Take the end. Only the first call counts."""
-        ...
 
 
 class Settlement:

@@ -28,7 +28,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS

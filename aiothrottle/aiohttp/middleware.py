@@ -10,8 +10,7 @@ from typing import Unpack
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._checks import check_names, shown
-from aiothrottle._http.adapter import Adapter
-from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.loop import Adapter, RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
     Options,

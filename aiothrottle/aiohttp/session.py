@@ -23,8 +23,7 @@ from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
 from aiothrottle._checks import shown
-from aiothrottle._http.adapter import Failure
-from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.loop import Failure, RetryLoop
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from aiothrottle._http.terms import BodySink
+from aiothrottle._http.terms import Settlement
 from aiothrottle.permit import Permit
 
 
@@ -33,7 +33,7 @@ class Hold:
     ) -> None:
         self.stream: Any = stream
         #: What reads the body along, if anything does.
-        self.settlement: BodySink | None = None
+        self.settlement: Settlement | DecodedBody | None = None
         self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
@@ -110,7 +110,7 @@ class HeldStream:
         self._error: Exception | None = None
         self._is_read_ahead = False
 
-    def follow(self, settlement: BodySink) -> None:
+    def follow(self, settlement: "Settlement | DecodedBody") -> None:
         """Show each chunk to the settlement, once, when it is first read."""
         self._hold.settlement = settlement
 
@@ -213,7 +213,7 @@ class DecodedBody:
 
     def __init__(
         self,
-        settlement: BodySink,
+        settlement: Settlement,
         encoding: str,
         library: Any,  # noqa: ANN401 - a module
     ) -> None:

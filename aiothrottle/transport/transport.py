@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
-from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
-from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
