@@ -26,8 +26,8 @@ from aiothrottle.aiohttp.adapter import (
     view_of_request,
     without_resending,
 )
-from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
+from aiothrottle.aiohttp.session import SessionArguments, read_arguments
 from aiothrottle.hooks import Request
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
