@@ -14,8 +14,8 @@ except ModuleNotFoundError as _error:
 
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
+from aiothrottle.transport import Transport
 from aiothrottle.transport.hold import HeldStream
-from aiothrottle.transport.transport import Transport
 
 __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 

@@ -33,7 +33,7 @@ from measure import Report, Rows, show
 from aiothrottle import RateLimiter, TokenBucket
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, RetryAfter, Server, simulate
-from aiothrottle.simulation.server import most_admitted
+from aiothrottle.simulation.run import most_admitted
 from aiothrottle.testing.algorithms import ServerAlgorithm, SlidingWindowLog
 
 __all__ = ["report"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from aiothrottle._checks import duration
 from aiothrottle.cli.advice import written
 from aiothrottle.cli.output import columns_of, paragraph
-from aiothrottle.metrics.growth import Growth
+from aiothrottle.metrics.recorder import Growth
 from aiothrottle.rate import Rate
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from aiothrottle.errors import ThrottleError
 from aiothrottle.keyed import AnyLimiter, KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
-from aiothrottle.metrics.growth import Growth
-from aiothrottle.metrics.recorder import Counts, Recording
+from aiothrottle.metrics.recorder import Counts, Growth, Recording
 
 # Keys that are kept, and keys that are shown: the most recently active.
 _REMEMBERED, _SHOWN = 500, 50

@@ -7,7 +7,7 @@ is not recorded, but read on demand: see `aiothrottle.metrics.gauges`.
 
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -24,6 +24,7 @@ Counted: TypeAlias = (
 
 _OTHER = "other"  # the label of all keys without a series of their own
 _PAUSES = 10  # groups of pauses that are kept
+_MARKS = 500  # values of a counter that are kept, of a time that may be a day
 
 
 class _Series(Protocol):
@@ -216,3 +217,41 @@ class Recorder(Generic[S]):
     def _recorded(self) -> dict[str, Recording[S]]:
         """Return the present recordings by name; in any thread."""
         return self._recordings.copy()
+
+
+class Growth:
+    """The growth of a counter within the last `length` seconds; memory is bounded.
+
+    Args:
+        length: Seconds.
+
+    >>> growth = Growth(5.0)
+    >>> for at, count in [(0, 0), (1, 9), (2, 20), (3, 33), (8, 83)]:
+    ...     growth.mark(at, count)
+    >>> growth.amount, growth.seconds
+    (50, 5)
+    """
+
+    __slots__ = ("_length", "_marks", "amount", "seconds")
+
+    def __init__(self, length: float) -> None:
+        self._length = length
+        self._marks = deque[tuple[float, float]]()
+        #: By how much it grew, and in how many seconds: `length` at the most.
+        self.amount: float = 0.0
+        self.seconds: float = 0.0
+
+    def mark(self, now: float, value: float) -> None:
+        """Record the value of the counter.
+
+        Args:
+            now: Seconds, not before those of the last mark.
+            value: The value.
+        """
+        marks = self._marks
+        while marks and marks[0][0] < now - self._length:
+            marks.popleft()
+        if not marks or marks[-1][0] <= now - self._length / _MARKS:
+            marks.append((now, value))
+        self.seconds = now - marks[0][0]
+        self.amount = value - marks[0][1]

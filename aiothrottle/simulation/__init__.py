@@ -6,7 +6,6 @@ same outcome.
 """
 
 from aiothrottle.simulation.outcome import Arrival, Outcome, Waits, table
-from aiothrottle.simulation.run import simulate
-from aiothrottle.simulation.server import RetryAfter, Server
+from aiothrottle.simulation.run import RetryAfter, Server, simulate
 
 __all__ = ["Arrival", "Outcome", "RetryAfter", "Server", "Waits", "simulate", "table"]

@@ -1,1 +1,364 @@
-"""What the transports for httpx and for httpx2 share; neither library is imported here."""
+"""The transport for both httpx libraries: waits for the limiter, sends, retries.
+
+A transport sends one request of a client; the client follows redirects, authenticates and decodes
+above it. The wait for the limiter is outside of the client's timeouts: those time single steps of
+the wrapped transport (pool, connect, write, read), and begin with each step.
+
+Neither library is imported here. Both have the same names, so requests and responses are `Any`:
+protocols for them would repeat the two libraries.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
+
+from aiothrottle._checks import shown
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop
+from aiothrottle._http.options import ClientOptions, read_options
+from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
+from aiothrottle._statuses import SWITCHING_PROTOCOLS
+from aiothrottle.hooks import Request as HookRequest
+from aiothrottle.keyed import AnyLimiter
+from aiothrottle.permit import Permit
+from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold
+
+_AnyRequest: TypeAlias = Any
+_AnyResponse: TypeAlias = Any
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+_Base = TypeVar("_Base")
+
+
+class Transport(Generic[_Request, _Response, _Base]):
+    """A transport that waits for a limiter, holds a slot, and retries.
+
+    The subclass for each library is an `AsyncBaseTransport` too, and documents the arguments.
+    """
+
+    #: The module; both have the same names.
+    _library: ClassVar[Any]
+    _held_stream: ClassVar[type[HeldStream]]
+
+    def __init__(
+        self,
+        limiter: LimiterLike,
+        *,
+        transport: _Base | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        library = self._library
+        checked = read_options(type(self).__name__, ClientOptions, options)
+        self._admission = Admission(limiter, checked, origin_of)
+        if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
+            name = f"{library.__name__}.AsyncBaseTransport"
+            raise TypeError(f"transport must be an {name}, got {shown(transport)}")
+        self._transport: Any = transport or library.AsyncHTTPTransport()
+        self._retry = checked.retry
+        self._buffer_body = checked.buffer_body
+        self._adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
+        self._loop = RetryLoop[Any, Any](self._adapter, checked, origin_of, self._admission)
+
+    @property
+    def limiter(self) -> AnyLimiter:
+        """The limiter of all requests, or of each key."""
+        return self._admission.limiter
+
+    async def handle_async_request(self, request: _Request) -> _Response:
+        """Send a request of the client, with the retries of `retry`.
+
+        Raises:
+            LimiterClosed: The limiter is closed.
+            ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
+            RequestDropped: The server is failing; see `adaptive_throttling`.
+            TransportError: The library's, of the last attempt.
+            TypeError: The extension "aiothrottle", or the result of a hook, has a value of a wrong
+                type.
+            ValueError: The same with a value out of range.
+        """
+        if not isinstance(request, self._library.Request):
+            raise self._misplaced(request)
+        sent: _AnyRequest = request
+        if self._buffer_body and not self._adapter.is_replayable(sent):
+            await sent.aread()
+        response: _Response = await self._loop.run(
+            sent, self._transport.handle_async_request, sent.extensions.get("aiothrottle")
+        )
+        return response
+
+    def _misplaced(self, request: object) -> TypeError:
+        """Return the error of a transport in a client of another library."""
+        ours, theirs = self._library.__name__, type(request).__module__.partition(".")[0]
+        use = ""
+        if {ours, theirs} == {"httpx", "httpx2"}:
+            use = f": write `from aiothrottle.{theirs} import ThrottledTransport`"
+        return TypeError(
+            f"aiothrottle.{ours}.ThrottledTransport is for {ours}.AsyncClient, and got a request "
+            f"of {theirs}{use}"
+        )
+
+    def handle_request(self, request: object) -> NoReturn:
+        """Raise TypeError: a synchronous client cannot wait for the limiter.
+
+        Args:
+            request: The request of the client.
+        """
+        del request
+        name = self._library.__name__
+        raise TypeError(f"ThrottledTransport is for {name}.AsyncClient, not for {name}.Client")
+
+    def __enter__(self) -> NoReturn:
+        """Raise TypeError, as `handle_request` does."""
+        self.handle_request(None)
+
+    async def aclose(self) -> None:
+        """Close the wrapped transport. The limiter stays as it is."""
+        try:
+            await self._transport.aclose()
+        finally:
+            self._adapter.release_all()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        try:
+            await self._transport.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            self._adapter.release_all()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._admission.given!r}, {self._retry!r}>"
+
+
+class TransportAdapter:
+    """Translates for a library.
+
+    Args:
+        library: The module.
+        held_stream: The stream of a response that holds a permit.
+        max_hold: Seconds that a response may hold its permit; None: no limit.
+    """
+
+    def __init__(
+        self,
+        library: Any,  # noqa: ANN401 - a module
+        held_stream: type[HeldStream],
+        max_hold: float | None,
+    ) -> None:
+        self._library = library
+        self._held_stream = held_stream
+        self._max_hold = max_hold
+        self._holds: set[Hold] = set()
+        # Neither a full pool, as nothing was sent, nor a proxy that denies access is a failure.
+        self._no_answer = (
+            library.NetworkError,
+            library.RemoteProtocolError,
+            library.ConnectTimeout,
+            library.ReadTimeout,
+            library.WriteTimeout,
+        )
+        self._multipart = _multipart(library)
+
+    def receive(
+        self, request: _AnyRequest, response: _AnyResponse, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return status and headers; the stream of the response holds the permit."""
+        response.request = request  # the client sets it later, `should_retry` may read it now
+        if permit is not None:
+            # A response of a mock or a cache is closed already, and will not be closed again.
+            if response.is_closed or response.status_code == SWITCHING_PROTOCOLS:
+                permit.release()
+            else:
+                hold = Hold(permit, response.stream, self._max_hold, self._holds)
+                response.stream = self._held_stream(hold)
+        return response.status_code, response.headers
+
+    def view(self, request: _AnyRequest) -> HookRequest:
+        """Return what a hook sees of a request."""
+        stream, content = request.stream, None
+        if isinstance(stream, self._library.ByteStream):
+            content = b"".join(cast("Iterable[bytes]", stream)) or None
+        return HookRequest(request.method, request.url, request.headers, content)
+
+    def follow(self, response: _AnyResponse, settlement: Settlement) -> None:
+        """Feed the body to the settlement, as it is read, and end it when the body ends."""
+        held = _held(response)
+        if held is not None:
+            encoding = response.headers.get("Content-Encoding")
+            held.follow(
+                settlement if encoding is None else DecodedBody(settlement, encoding, self._library)
+            )
+            return
+        complete = True
+        if response.status_code != SWITCHING_PROTOCOLS:
+            try:
+                settlement.feed(response.content)
+            except self._library.StreamError:  # it was closed unread
+                complete = False
+        settlement.end(complete=complete)
+
+    def is_replayable(self, request: _AnyRequest) -> bool:
+        """Return whether the body of a request can be sent again unchanged."""
+        stream = request.stream
+        if isinstance(stream, self._library.ByteStream) or _is_empty(request):
+            return True
+        return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
+
+    def classify(self, error: Exception) -> Failure:
+        """Classify a failed connection; a wrong certificate is not retryable."""
+        lost = isinstance(error, self._no_answer)
+        return Failure(retryable=lost and not _is_of_a_certificate(error), unanswered=lost)
+
+    def host(self, response: _AnyResponse) -> str:
+        """Return the host that sent a response."""
+        host: str = response.request.url.host
+        return host
+
+    async def read_body(self, response: _AnyResponse, *, unsized: bool) -> bytes | None:
+        """Read a short body, and keep it for the caller."""
+        held = _held(response)
+        if unsized:
+            raw = await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
+            return raw if raw is None or held is None else self._decoded(response, raw)
+        # A compressed body is short only until it is decompressed.
+        if not _is_short(response.headers) or "Content-Encoding" in response.headers:
+            return None
+        try:
+            async with asyncio.timeout(SHORT_TIME):
+                return await (response.aread() if held is None else held.read_ahead())
+        except TimeoutError as error:
+            raise self._library.ReadTimeout(
+                "the body of a throttled response did not arrive"
+            ) from error
+
+    def _decoded(self, response: _AnyResponse, raw: bytes) -> bytes | None:
+        """Return a body without its Content-Encoding; None if it cannot be decoded."""
+        encoding = response.headers.get("Content-Encoding")
+        if encoding is None:
+            return raw
+        try:
+            headers = {"Content-Encoding": encoding}
+            decoded: bytes = self._library.Response(200, headers=headers, content=raw).content
+        except self._library.DecodingError:
+            return None  # the caller's reading raises it too
+        return decoded
+
+    @contextmanager
+    def replayed(self, response: _AnyResponse) -> Generator[Callable[[], _AnyResponse]]:
+        """Keep what is read of the body; the function returns the response unread."""
+        held = _held(response)
+        if held is None or response.is_closed:
+            yield lambda: response
+            return
+        held.begin_reading_ahead()
+        yield lambda: self._unread(response, held)
+        held.end_reading_ahead()
+
+    def _unread(self, response: _AnyResponse, held: HeldStream) -> _AnyResponse:
+        """Return a response with an unread body, although `should_retry` may have read it."""
+        if not response.is_closed and not response.is_stream_consumed:
+            return response
+        # There is no public way to make a response forget what it has decoded.
+        unread: _AnyResponse = self._library.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=held,
+            request=response.request,
+            extensions=response.extensions,
+            history=response.history,
+            default_encoding=response.default_encoding,
+        )
+        # An iterator that `should_retry` abandoned may end late, and then closes its response.
+        response.stream = self._library.ByteStream(b"")
+        return unread
+
+    async def close(self, response: _AnyResponse) -> None:
+        """Close a response that is not returned."""
+        held = _held(response)
+        await (response.aclose() if held is None else held.end())
+
+    async def discard(self, response: _AnyResponse) -> None:
+        """End a response that is followed by another attempt, and release its permit."""
+        try:
+            if _is_short(response.headers) and not response.is_stream_consumed:
+                # The body is not needed.
+                with suppress(TimeoutError, self._library.TransportError):
+                    async with asyncio.timeout(SHORT_TIME):
+                        async for _ in response.aiter_raw():
+                            pass
+        finally:
+            await response.aclose()
+
+    async def prepare_again(self, request: _AnyRequest) -> None:
+        """Give an empty body that was read once a new stream; the libraries rewind all others."""
+        if _is_empty(request) and not isinstance(request.stream, self._library.ByteStream):
+            request.stream = self._library.ByteStream(b"")
+
+    def release_all(self) -> None:
+        """Release the permits of all responses: their connections are closed."""
+        for hold in tuple(self._holds):
+            hold.release()
+
+
+def _held(response: _AnyResponse) -> HeldStream | None:
+    return response.stream if isinstance(response.stream, HeldStream) else None
+
+
+def origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
+    """Return the host of the URL as DNS has it, with any port but the default one."""
+    return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
+
+
+def _is_of_a_certificate(error: BaseException | None) -> bool:
+    """Return whether a certificate is the cause, which another attempt would meet again.
+
+    The libraries have no class for it, but the error of `ssl` is in the chain.
+    """
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
+    """Return the class of a form with files, which has no public name."""
+    form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
+    return type(form)
+
+
+def _is_empty(request: _AnyRequest) -> bool:
+    """Return whether a request has no body (RFC 9112, section 6.3).
+
+    A transport above, such as one of a cache, may have made a stream of its own of none.
+    """
+    headers = request.headers
+    return "Content-Length" not in headers and "Transfer-Encoding" not in headers
+
+
+def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
+    """Return whether a field of a form can be sent again. The libraries rewind it."""
+    if not hasattr(field, "file"):
+        return hasattr(field, "value")
+    content = field.file
+    if isinstance(content, str | bytes):
+        return True
+    if not hasattr(content, "seekable") or getattr(content, "closed", False):
+        return False
+    return bool(content.seekable())
+
+
+def _is_short(headers: Mapping[str, str]) -> bool:
+    try:
+        return int(headers.get("Content-Length", "")) <= SHORT_BODY
+    except ValueError:
+        return False

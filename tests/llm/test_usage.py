@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from aiothrottle import llm
 from aiothrottle.amounts import Cost
 from aiothrottle.hooks import Request, Response
-from aiothrottle.llm.events import EventStream
+from aiothrottle.llm.readers import EventStream
 from tests.support.effort import examples
 
 OPENAI = llm.openai()["settle"]
