@@ -178,10 +178,7 @@ PAGES = {
     "contracts": Page(
         "Contracts of stores",
         "Test suites that a store of your own has to pass.",
-        (
-            Part("", "aiothrottle.testing.store_contract"),
-            Part("", "aiothrottle.testing.slots_contract"),
-        ),
+        (Part("", "aiothrottle.testing.store_contract"),),
     ),
 }
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aiothrottle.stores import Claim, Key, MemoryStore
-from aiothrottle.testing.slots_contract import SLOT_CHECKS, Owner, SlotCheck
-from aiothrottle.testing.store_contract import ManualClock
+from aiothrottle.testing.store_contract import SLOT_CHECKS, ManualClock, Owner, SlotCheck
 from tests.stores.conftest import Open
 from tests.support.servers import Valkey
 from tests.support.stored import DictStore
