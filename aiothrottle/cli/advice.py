@@ -11,7 +11,6 @@ from aiothrottle.rate import Rate
 
 # Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
-_NAMES = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
 # Retry-After is in whole seconds, rounded up.
 _ROUNDING = 1.0
 # Seconds that the network may have added to a measured period.
@@ -88,7 +87,7 @@ class Advice:
         >>> Advice((Rate(20),), burst=1).python
         'RateLimiter("20/s", burst=1, guard=0.05)'
         """
-        words = [f'"{written(rate)}"' for rate in dict.fromkeys(self.rates)]
+        words = [f'"{rate}"' for rate in dict.fromkeys(self.rates)]
         limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
         burst = "" if self.burst is None else f"burst={self.burst}, "
         return f"RateLimiter({limits}, {burst}guard={number(self.guard, 6)})"
@@ -138,7 +137,7 @@ def seen(sighting: Sighting) -> Rate | None:
         for period in _USUAL
         if longest - _ROUNDING - _NETWORK < period <= longest + _NETWORK
     ]
-    return Rate(sighting.admitted, max(usual, default=longest))
+    return _rate(sighting.admitted, max(usual, default=longest))
 
 
 def readable_rate(rate: float) -> Rate:
@@ -169,19 +168,14 @@ def _rate_of(policy: Policy) -> Rate | None:
     if not counts_requests or not policy.quota:
         return None
     if policy.window:
-        return Rate(policy.quota, policy.window)
+        return _rate(policy.quota, policy.window)
     if policy.reset_after:
         # A window is at least as long as its rest.
         rest = policy.reset_after
-        return Rate(policy.quota, float(next((it for it in _USUAL if it >= rest), rest)))
+        return _rate(policy.quota, next((it for it in _USUAL if it >= rest), rest))
     return None
 
 
-def written(rate: Rate) -> str:
-    """Return the text of a rate, as it is given to a limiter.
-
-    >>> written(Rate(500, 60)), written(Rate(1, 0.25))
-    ('500/min', '1/0.25s')
-    """
-    name = _NAMES.get(rate.period, f"{number(rate.period, 6)}s")
-    return f"{number(rate.limit)}/{name}"
+def _rate(limit: float, seconds: float) -> Rate:
+    """Return a rate whose period is as exact as it is written."""
+    return Rate(limit, float(f"{seconds:.6g}"))

@@ -12,7 +12,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from aiothrottle._checks import duration
-from aiothrottle.cli.advice import written
 from aiothrottle.cli.output import columns_of, paragraph
 from aiothrottle.metrics.recorder import Growth
 from aiothrottle.rate import Rate
@@ -83,7 +82,7 @@ class Meter:
     ) -> list[Part]:
         """Return the rate among other texts about the run, those that say something."""
         rate = f"{self.rate:.1f}" if self.rate < 100 else f"{self.rate:.0f}"
-        speed = f"{rate}/s" if self._limit is None else f"{rate} of {written(self._limit)}"
+        speed = f"{rate}/s" if self._limit is None else f"{rate} of {self._limit}"
         parts = [
             (done, "bold"),
             (f"{failed} failed" if failed else "", "red"),

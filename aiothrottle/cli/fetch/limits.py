@@ -5,7 +5,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -350,15 +350,6 @@ class Limits:
 
 
 @asynccontextmanager
-async def _sqlite(url: str) -> AsyncGenerator[Store]:
-    store = SQLiteStore(url[len(_FILE) :])
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-@asynccontextmanager
 async def _redis(url: str) -> AsyncGenerator[Store]:
     from aiothrottle.stores.redis import RedisStore  # first: its error says what to install
 
@@ -417,7 +408,7 @@ async def _memcached(url: str) -> AsyncGenerator[Store]:
 
 _FILE: Final = "sqlite:"
 _OPENERS: Final[dict[str, Callable[[str], AbstractAsyncContextManager[Store]]]] = {
-    _FILE: _sqlite,
+    _FILE: lambda url: aclosing(SQLiteStore(url[len(_FILE) :])),
     "redis://": _redis,
     "rediss://": _redis,
     "mongodb://": _mongo,

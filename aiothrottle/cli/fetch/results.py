@@ -321,15 +321,11 @@ class Done:
 
     def take(self, identity: str) -> bool:
         """Return whether the identity is in the output, and remove one occurrence."""
-        if not self._counts:
-            return False
         found = digest(identity)
-        left = self._counts[found]
-        if left > 1:
-            self._counts[found] = left - 1
-        else:
-            del self._counts[found]
-        return left > 0
+        if not self._counts[found]:
+            return False
+        self._counts[found] -= 1
+        return True
 
     def __len__(self) -> int:
         return self._counts.total()
