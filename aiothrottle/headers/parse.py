@@ -130,7 +130,7 @@ def parse_response(
         bound.remaining,
         bound.reset_after,
         bound.window,
-        tuple([_with_reset_error(policy, clock) for policy in policies]) if policies else (),
+        tuple([it._replace(reset_error=_reset_error(it.reset_after, clock)) for it in policies]),
         _scope(labels) if labels else None,
         label_of(labels, "reason") if labels else None,
         bound.unit,
@@ -202,8 +202,8 @@ def _read_limits(
     elif profile is not None and profile.binds:
         bound = _named_by_server(policies, fields)
     bound = bound or binding(policies)
-    if bound is None and vendor is not None:
-        bound = vendor.unnamed
+    if bound is None and vendor is not None and vendor.unnamed is not None:
+        bound = vendor.unnamed.policy()
     if bound is None and len(listed) == 1:
         bound = listed[0]
     if state is not None:
@@ -252,7 +252,7 @@ def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
     merged = list(policies)
     places: dict[str | None, int]
     places = {policy.name: place for place, policy in enumerate(policies) if policy.name}
-    for policy in vendor.policies:
+    for policy in (record.policy() for record in vendor.named.values()):
         place = places.get(policy.name)
         if place is None:
             merged.append(policy)
@@ -298,11 +298,6 @@ def _seems_throttled(status: int, fields: Fields, wait: float | None, bound: Pol
         return False
     errors = fields["label"]["error"][""]
     return any("throttl" in line.lower() or "toomanyrequests" in line.lower() for line in errors)
-
-
-def _with_reset_error(policy: Policy, clock: Clock) -> Policy:
-    error = _reset_error(policy.reset_after, clock)
-    return policy._replace(reset_error=error) if error else policy
 
 
 def _reset_error(reset_after: float | None, clock: Clock) -> float:

@@ -7,11 +7,12 @@ records; those with the same name become one limit.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from aiothrottle.headers.body import Object, number_of
 from aiothrottle.headers.fields import Lines
-from aiothrottle.headers.limits import Policy, Record
+from aiothrottle.headers.limits import Record
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 from aiothrottle.headers.quotas import read_record
 from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window
@@ -26,35 +27,24 @@ _NUMBERS = frozenset({"limit", "remaining", "used", "reset", "window"})
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
+@dataclass(slots=True)
 class Vendor:
     """The limits with a name, one without, and the waits."""
 
-    __slots__ = ("_named", "_unnamed", "wait", "wait_if_throttled")
-
-    def __init__(self) -> None:
-        self._named: dict[str | None, Record] = {}
-        self._unnamed: Record | None = None
-        self.wait: float | None = None
-        self.wait_if_throttled: float | None = None
-
-    @property
-    def policies(self) -> list[Policy]:
-        """The limits that have a name."""
-        return [record.policy() for record in self._named.values()]
-
-    @property
-    def unnamed(self) -> Policy | None:
-        """The limit that fills the fields if none of the others binds."""
-        return self._unnamed.policy() if self._unnamed else None
+    named: dict[str | None, Record] = field(default_factory=dict[str | None, Record])
+    #: It fills the fields if none of the others binds.
+    unnamed: Record | None = None
+    wait: float | None = None
+    wait_if_throttled: float | None = None
 
     def add(self, record: Record, *, named: bool) -> None:
         """Add the limit of one header."""
         if not named:
-            self._unnamed = self._unnamed or record
-        elif record.name in self._named:
-            self._named[record.name].merge(record)
-        elif len(self._named) < _MOST:
-            self._named[record.name] = record
+            self.unnamed = self.unnamed or record
+        elif record.name in self.named:
+            self.named[record.name].merge(record)
+        elif len(self.named) < _MOST:
+            self.named[record.name] = record
 
 
 def with_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
