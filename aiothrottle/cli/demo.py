@@ -36,8 +36,14 @@ from yarl import URL
 from aiothrottle._checks import number
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.cli.options import Command, flag, option, picture, whole_number, whole_rate
-from aiothrottle.cli.output import columns_of, fitted, paragraph, print_document
-from aiothrottle.cli.picture import Panel, save
+from aiothrottle.cli.output import (
+    Panel,
+    columns_of,
+    fitted,
+    paragraph,
+    print_document,
+    save_picture,
+)
 from aiothrottle.cli.progress import GLANCE, Display, Meter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
@@ -156,7 +162,7 @@ def run_demo(terms: Terms, limiter: RateLimiter | None = None) -> int:
     if complaint is not None:
         text = f"aiothrottle's crawl failed: {complaint}."
         print(f"\n{paragraph(text, columns_of(sys.stderr))}", file=sys.stderr)
-    drawn = terms.plot is None or save(
+    drawn = terms.plot is None or save_picture(
         [_panel(run) for run in runs],
         f"The server admits {terms}",
         terms.plot,

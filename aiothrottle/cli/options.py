@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
-from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
+from aiothrottle.cli.output import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
 # One % is that of a text, and %( of argparse.

@@ -45,8 +45,14 @@ from aiothrottle.cli.options import (
     whole_number,
     whole_rate,
 )
-from aiothrottle.cli.output import columns_of, fitted, paragraph, print_document
-from aiothrottle.cli.picture import Panel, save
+from aiothrottle.cli.output import (
+    Panel,
+    columns_of,
+    fitted,
+    paragraph,
+    print_document,
+    save_picture,
+)
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
@@ -172,7 +178,11 @@ def _run(parser: argparse.ArgumentParser, show: Show, world: World, clients: Cli
         )
         for name, it in outcomes.items()
     ]
-    return 0 if save(panels, setting, show.plot, sys.stderr if show.json else sys.stdout) else 1
+    return (
+        0
+        if save_picture(panels, setting, show.plot, sys.stderr if show.json else sys.stdout)
+        else 1
+    )
 
 
 def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -> dict[str, object]:

@@ -7,7 +7,7 @@ import pytest
 
 from aiothrottle import Rate, RateLimiter
 from aiothrottle.cli.demo import Terms, run_demo
-from aiothrottle.cli.picture import Panel
+from aiothrottle.cli.output import Panel
 from tests.cli.conftest import Command
 
 
