@@ -19,7 +19,7 @@ from aiothrottle import Rate
 from aiothrottle.cli.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.crawl import Tally
 from aiothrottle.cli.fetch.jobs import Request
-from aiothrottle.cli.fetch.lines import Line, Lines, Source, Splitter
+from aiothrottle.cli.fetch.lines import Line, Lines, Source, split
 from aiothrottle.cli.fetch.requests import redirected
 from aiothrottle.cli.fetch.results import Folder, OutputError, Record, file_name, open_output
 from aiothrottle.cli.progress import Meter
@@ -31,9 +31,12 @@ from aiothrottle.cli.progress import Meter
 @example([b"\xef\xbb\xbf" + b"x" * 30], 1, 10)  # cut in small pieces it was a shorter line
 def test_lines_do_not_depend_on_chunks(lines: list[bytes], chunk: int, longest: int) -> None:
     content = b"\n".join(lines)
-    splitter = Splitter("a list", longest)
-    chunks = [content[at : at + chunk] for at in range(0, len(content), chunk)]
-    found = [line for piece in [*chunks, b""] for line in splitter.feed(piece)]
+    stream = io.BytesIO(content)
+
+    def read(_: int) -> bytes:
+        return stream.read(chunk)
+
+    found = [line for lines in split(Source("a list", read), longest) for line in lines]
     expected = content.removesuffix(b"\n").split(b"\n") if content else []
     expected[:1] = [line.removeprefix(b"\xef\xbb\xbf") for line in expected[:1]]
     assert [line.text[:longest] for line in found] == [line[:longest] for line in expected]

@@ -4,6 +4,7 @@ Needs atheris and takes libFuzzer's options, as `tests.fuzz.headers` does.
 """
 
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -12,25 +13,28 @@ with atheris.instrument_imports(
     include=["aiothrottle.cli.fetch", "aiothrottle.cli.addresses", "aiothrottle.cli.output", "yarl"]
 ):
     from aiothrottle.cli.addresses import read_address
-    from aiothrottle.cli.fetch.lines import Line, Splitter
+    from aiothrottle.cli.fetch.lines import Line, Source, split
     from aiothrottle.cli.fetch.results import file_name
     from aiothrottle.cli.output import printable
 
 LONGEST = 64
 
 
-def split(content: bytes, size: int) -> list[Line]:
+def lines_of(content: bytes, size: int) -> list[Line]:
     """Cut the content into lines, so many bytes at a time."""
-    splitter = Splitter("list", LONGEST)
-    chunks = [content[place : place + size] for place in range(0, len(content), size)]
-    return [line for chunk in [*chunks, b""] for line in splitter.feed(chunk)]
+    stream = io.BytesIO(content)
+
+    def read_some(_: int) -> bytes:
+        return stream.read(size)
+
+    return [line for lines in split(Source("list", read_some), LONGEST) for line in lines]
 
 
 def read(data: bytes) -> None:
     """Check that lines do not depend on the chunks, and that each is an address or an error."""
     size, content = 1 + (data[0] if data else 0), data[1:]
-    lines = split(content, size)
-    assert lines == split(content, 1 + len(content))
+    lines = lines_of(content, size)
+    assert lines == lines_of(content, 1 + len(content))
     assert sum(line.size for line in lines) == len(content)
     for line in lines:
         assert len(line.text) <= LONGEST + 1

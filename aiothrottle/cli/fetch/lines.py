@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -72,42 +72,40 @@ class Line(NamedTuple):
         return self.before + self.number
 
 
-class Splitter:
-    """Splits chunks into lines, each cut off one byte after `longest`. Pure."""
+def split(source: Source, longest: int, before: int = 0) -> Generator[list[Line], None, int]:
+    """Yield the lines that each chunk of a source completes, cut off one byte after `longest`.
 
-    def __init__(self, source: str, longest: int, before: int = 0) -> None:
-        self._source = source
-        self._before = before
-        self._most = longest + 1
-        self._number = 0
-        self._rest = b""
-        self._dropped = 0
+    Args:
+        source: The source.
+        longest: Bytes.
+        before: The number of lines of the sources before.
 
-    def feed(self, chunk: bytes) -> Iterator[Line]:
-        """Yield the lines that the chunk completes; an empty chunk is the end of the source."""
-        *lines, rest = (self._rest + chunk).split(b"\n")
-        self._rest = b""
-        for line in lines:
-            yield self._line(line, len(line) + 1)
-        if not chunk and (rest or self._dropped):
-            yield self._line(rest, len(rest))
-        else:
-            keep = self._most + len(_MARK)
-            self._dropped += max(0, len(rest) - keep)
-            self._rest = rest[:keep]
+    Returns:
+        The number of lines.
 
-    def _line(self, text: bytes, size: int) -> Line:
-        self._number += 1
-        size += self._dropped
-        self._dropped = 0
-        if self._number == 1:
-            text = text.removeprefix(_MARK)
-        return Line(self._source, self._number, text[: self._most], size, self._before)
-
-    @property
-    def place(self) -> int:
-        """The number of lines so far, with those of the sources before."""
-        return self._before + self._number
+    Raises:
+        OSError: Reading the source failed.
+    """
+    keep = longest + 1 + len(_MARK)
+    count, rest, dropped = 0, b"", 0
+    ended = False
+    while not ended:
+        chunk = source.read(_CHUNK)
+        ended = not chunk
+        *texts, rest = (rest + chunk).split(b"\n")
+        sizes = [len(text) + 1 for text in texts]
+        if ended and (rest or dropped):  # the last line has no end
+            texts, sizes = [rest], [len(rest)]
+        lines: list[Line] = []
+        for text, size in zip(texts, sizes, strict=True):
+            count += 1
+            text = text.removeprefix(_MARK) if count == 1 else text  # noqa: PLW2901
+            lines.append(Line(source.name, count, text[: longest + 1], size + dropped, before))
+            dropped = 0
+        yield lines
+        dropped += max(0, len(rest) - keep)
+        rest = rest[:keep]
+    return count
 
 
 class Lines:
@@ -136,16 +134,14 @@ class Lines:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._lines = deque[Line]()
-        self._longest = longest
-        self._splitter: Splitter | None = None
-        self._before = 0
-        self._chunks = asyncio.Queue[tuple[str, bytes] | OSError | None]()
+        # Of each chunk, an error, or None at the end.
+        self._chunks = asyncio.Queue[list[Line] | OSError | None]()
         self._turn = asyncio.Lock()
         self._ended = False
         self._wanted = threading.Semaphore(1)
         loop = asyncio.get_running_loop()
         # A daemon: a read from a silent pipe must not block the exit of the process.
-        threading.Thread(target=self._pump, args=(loop, sources), daemon=True).start()
+        threading.Thread(target=self._pump, args=(loop, sources, longest), daemon=True).start()
 
     @property
     def fraction(self) -> float | None:
@@ -190,37 +186,34 @@ class Lines:
     async def _read_more(self) -> None:
         if self._ended:
             raise StopAsyncIteration
-        chunk = await self._chunks.get()
+        lines = await self._chunks.get()
         self._wanted.release()
-        if isinstance(chunk, OSError):
-            raise chunk
-        if chunk is None:
+        if isinstance(lines, OSError):
+            raise lines
+        if lines is None:
             self._ended = True
             return
-        source, content = chunk
-        splitter = self._splitter or Splitter(source, self._longest, self._before)
-        self._lines.extend(splitter.feed(content))
-        self._before = splitter.place
-        self._splitter = splitter if content else None  # the next source begins at line 1
+        self._lines.extend(lines)
 
-    def _pump(self, loop: asyncio.AbstractEventLoop, sources: Sequence[Source]) -> None:
-        for chunk in _read(sources):
+    def _pump(
+        self, loop: asyncio.AbstractEventLoop, sources: Sequence[Source], longest: int
+    ) -> None:
+        for lines in _read(sources, longest):
             self._wanted.acquire()
             if self._ended:
                 return
             try:
-                loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
+                loop.call_soon_threadsafe(self._chunks.put_nowait, lines)
             except RuntimeError:  # the loop is closed
                 return
 
 
-def _read(sources: Sequence[Source]) -> Iterator[tuple[str, bytes] | OSError | None]:
-    """Yield the chunks of each source, an empty one at its end, and None at the end of all."""
+def _read(sources: Sequence[Source], longest: int) -> Iterator[list[Line] | OSError | None]:
+    """Yield the lines of all sources, chunk by chunk, and None at the end."""
+    count = 0
     try:
         for source in sources:
-            while chunk := source.read(_CHUNK):
-                yield source.name, chunk
-            yield source.name, b""
+            count += yield from split(source, longest, count)
     except OSError as error:
         yield error
     yield None
