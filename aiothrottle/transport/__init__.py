@@ -12,7 +12,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
@@ -124,14 +123,9 @@ class Transport(Generic[_Request, _Response, _Base]):
         await self._transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         try:
-            await self._transport.__aexit__(exc_type, exc_value, traceback)
+            await self._transport.__aexit__(*exc_info)
         finally:
             self._adapter.release_all()
 
