@@ -259,7 +259,7 @@ class Origins:
             self._adaptive.accepted(state, now)
 
     def _may_report(self, header: str) -> bool:
-        from aiothrottle.headers.fields import IS_LIMIT_HEADER
+        from aiothrottle.headers.parse import IS_LIMIT_HEADER
 
         profiles = (*_vendors(), *self._own)
         return IS_LIMIT_HEADER[header] or any(it.is_limit_header[header] for it in profiles)

@@ -10,6 +10,9 @@ from aiothrottle.headers.values import Memo
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """A multidict, another mapping, or pairs in the order received."""
 
+Lines: TypeAlias = Mapping[str, list[str]]
+"""The lines of each field of a limit."""
+
 
 class Policy(NamedTuple):
     """One of several limits in a response.

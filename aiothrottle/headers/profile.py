@@ -10,7 +10,7 @@ from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.headers.values import Memo
 
 if TYPE_CHECKING:  # a session imports profiles, but no parser before the first response
-    from aiothrottle.headers.fields import Layout, Names
+    from aiothrottle.headers.parse import Layout, Names
 
 _LONGEST = 64
 
@@ -229,7 +229,7 @@ class Profile:
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
-        from aiothrottle.headers.fields import IS_LIMIT_HEADER
+        from aiothrottle.headers.parse import IS_LIMIT_HEADER
 
         body_header = self.body_header.lower()
         return Memo(
@@ -241,7 +241,7 @@ class Profile:
     @cached_property
     def layouts(self) -> "Memo[Names, Layout]":
         """The places of the fields in a response, with those of the profile."""
-        from aiothrottle.headers.fields import layouts
+        from aiothrottle.headers.parse import layouts
 
         return layouts(self._claims)
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from aiothrottle.headers.body import Object, number_of
-from aiothrottle.headers.fields import Lines
-from aiothrottle.headers.limits import Record
+from aiothrottle.headers.limits import Lines, Record
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 from aiothrottle.headers.quotas import read_record
 from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window

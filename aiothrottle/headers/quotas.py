@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from aiothrottle.headers.fields import FAMILIES, Lines
-from aiothrottle.headers.limits import MEANINGS, Policy, Record, binding
+from aiothrottle.headers.limits import MEANINGS, Lines, Policy, Record, binding
 from aiothrottle.headers.values import (
     CAP,
     MOST_ITEMS,
@@ -38,7 +37,8 @@ _PARAMETERS = re.compile(r";[ \t]*[a-z]+[ \t]*=", re.IGNORECASE | re.ASCII)
 _MEMBER = re.compile(r"[ \t]*(limit|remaining|reset)[ \t]*=(.*)", re.IGNORECASE | re.ASCII)
 # Resets that differ by less are the same, rounded in two ways.
 _SAME = 2.0
-# In their order of precedence.
+# Prefixes, and resets, in their order of precedence.
+_FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
 _RESETS = ("reset-after", "reset", "reset-ms", "reset-time", "next")
 
 
@@ -83,7 +83,7 @@ def read_unnamed(
     the lowest of all.
     """
     record: Record | None = None
-    for family in FAMILIES:
+    for family in _FAMILIES:
         if family in drafts:
             members = _members(drafts[family].get("state", ()))
             record = _joined(record, members, clock) if members else record
@@ -243,7 +243,7 @@ def read_structured(families: Mapping[str, Lines], clock: Clock) -> tuple[list[P
     Returns:
         The policies, and whether RateLimit has the state of any of them.
     """
-    drafts = [families[family] for family in FAMILIES if family in families]
+    drafts = [families[family] for family in _FAMILIES if family in families]
     partitions: dict[str, list[Policy]] = {}
     for name, parameters in _parse(next((it["state"] for it in drafts if "state" in it), ())):
         remaining, seconds = _whole(parameters, _REMAINING), _whole(parameters, _RESET)

@@ -20,7 +20,7 @@ from aiothrottle.headers import (
     parse_rate_limit,
     profile_for,
 )
-from aiothrottle.headers.fields import LAYOUTS
+from aiothrottle.headers.parse import LAYOUTS
 from aiothrottle.headers.quotas import _POLICIES  # pyright: ignore[reportPrivateUsage]
 from aiothrottle.headers.values import Memo
 from tests.headers.test_corpus import CASES

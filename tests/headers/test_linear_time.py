@@ -19,7 +19,7 @@ import pytest
 
 import aiothrottle
 from aiothrottle.headers import PROFILES, Items, Json, Profile, parse_rate_limit
-from aiothrottle.headers.fields import layouts
+from aiothrottle.headers.parse import layouts
 from tests.headers.test_header_fuzz import NAMES
 from tests.support.reading import NOW
 
