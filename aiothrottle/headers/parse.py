@@ -384,11 +384,10 @@ def _read_limits(
     named: list[Policy] = []
     state: Policy | None = None
     if not has_state:
+        windows = {} if profile is None else dict(profile.windows)
         for name, lines in fields["limit"].items():
-            if (policy := read_named(name, lines, clock)) is not None:
+            if (policy := read_named(name, lines, windows, clock)) is not None:
                 named.append(policy)
-        if named and profile is not None and profile.windows:
-            named = _with_windows(named, profile)
         if drafts or fields["quota"]:
             record = read_unnamed(drafts, fields["quota"], clock)
             if record is not None:
@@ -417,14 +416,6 @@ def _read_limits(
         elif bound.reset_after is None and state.reset_after is not None:
             bound = bound._replace(reset_after=state.reset_after)
     return policies[:_MOST_POLICIES], bound or _NO_LIMIT
-
-
-def _with_windows(named: list[Policy], profile: Profile) -> list[Policy]:
-    windows: dict[str | None, float] = dict(profile.windows)
-    return [
-        policy._replace(window=windows.get(policy.name)) if policy.window is None else policy
-        for policy in named
-    ]
 
 
 def _matched(state: Policy, listed: list[Policy], named: list[Policy]) -> Policy:

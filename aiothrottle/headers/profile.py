@@ -247,8 +247,6 @@ class Profile:
 
     def _claims(self, header: str) -> bool:
         """Return whether only the profile reads this header."""
-        if len(header) > self._longest:
-            return False
         header = header.lower()
         if header in self._headers:
             return True
@@ -268,10 +266,6 @@ class Profile:
             if isinstance(row, Limit):
                 names |= row.headers
         return frozenset(names - {""})
-
-    @cached_property
-    def _longest(self) -> int:
-        return max([_LONGEST, *map(len, self._headers)])
 
     @cached_property
     def _items(self) -> tuple[Items, ...]:

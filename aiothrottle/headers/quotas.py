@@ -94,8 +94,17 @@ def read_unnamed(
     return record
 
 
-def read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
-    """Read a limit with a name in its headers; None if they report nothing."""
+def read_named(
+    name: str, lines: Lines, windows: Mapping[str, float], clock: Clock
+) -> Policy | None:
+    """Read a limit with a name in its headers; None if they report nothing.
+
+    Args:
+        name: The name.
+        lines: The lines of each field.
+        windows: The windows of limits whose headers and names do not tell them, by name.
+        clock: The clock of the server.
+    """
     record = read_record(lines, clock)
     # "-1" means unlimited, and the other fields mean nothing.
     if record.quota is None and any(line.startswith("-") for line in lines.get("limit", ())):
@@ -106,7 +115,7 @@ def read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
     if record.listed:
         record.window = record.listed[0].window
     elif record.window is None:
-        record.window = MEANINGS[name][1]
+        record.window = MEANINGS[name][1] or windows.get(name)
     return record.policy()
 
 
