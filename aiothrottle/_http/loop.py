@@ -48,6 +48,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -233,26 +234,18 @@ def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
     error.__cause__ = cause
 
 
+@dataclass(slots=True, eq=False)
 class Attempts:
     """Counts the attempts of one request, and takes the cost of retries from the retry quota."""
 
-    __slots__ = ("_key", "_method", "_paid", "_previous", "_quota", "_retry", "count")
-
-    def __init__(
-        self,
-        retry: Retry,
-        method: str,
-        quota: RetryQuota | None,
-        key: Hashable = None,
-        made: int = 0,
-    ) -> None:
-        self.count: int = made + 1
-        self._retry = retry
-        self._method = method
-        self._quota = quota
-        self._key = key
-        self._paid = 0.0
-        self._previous = 0.0
+    retry: Retry
+    method: str
+    quota: RetryQuota | None
+    key: Hashable = None
+    #: The number of the present attempt.
+    count: int = 1
+    _paid: float = field(default=0.0, init=False)
+    _previous: float = field(default=0.0, init=False)
 
     def delay(self, outcome: Outcome[Any]) -> float | None:
         """Return the seconds until the next attempt, or None if the `Retry` wants none."""
@@ -260,9 +253,9 @@ class Attempts:
         if throttled is None and outcome.throttled:
             # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
             throttled = outcome.status not in PLAINLY_THROTTLED or None
-        return self._retry.next_delay(
+        return self.retry.next_delay(
             self.count,
-            self._method,
+            self.method,
             status=outcome.status,
             retry_after=outcome.retry_after,
             throttled=throttled,
@@ -271,8 +264,8 @@ class Attempts:
 
     def start_next(self, outcome: Outcome[Any], delay: float) -> bool:
         """Count another attempt and return True, or return False if the quota is too low."""
-        if self._quota is not None:
-            paid = self._quota.pay(self._key, throttled=outcome.throttled)
+        if self.quota is not None:
+            paid = self.quota.pay(self.key, throttled=outcome.throttled)
             if paid is None:
                 return False
             self._paid = paid
@@ -282,10 +275,10 @@ class Attempts:
 
     def finish(self, outcome: Outcome[Any]) -> None:
         """Refund the retry quota if the last attempt succeeded."""
-        if self._quota is None or outcome.throttled or outcome.status is None:
+        if self.quota is None or outcome.throttled or outcome.status is None:
             return
-        if outcome.status not in self._retry.statuses:
-            self._quota.refund(self._key, self._paid)
+        if outcome.status not in self.retry.statuses:
+            self.quota.refund(self.key, self._paid)
 
 
 # ---- the loop ------------------------------------------------------------------------------------
@@ -408,7 +401,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     return response
                 outcome = await self._judge(response, report, permit)
             attempts = attempts or Attempts(
-                self._retry, request.method, self._retry_quota, target.key, made
+                self._retry, request.method, self._retry_quota, target.key, made + 1
             )
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()

@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
 
@@ -179,26 +180,17 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
         return self._response.__aexit__(exc_type, exc, traceback)
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a session, which may take several attempts."""
 
-    __slots__ = ("adapter", "address", "body", "method", "options")
-
-    def __init__(
-        self,
-        adapter: "SessionAdapter",
-        method: str,
-        address: StrOrURL,
-        options: Mapping[str, Any],
-        body: Body | None = None,
-    ) -> None:
-        self.adapter: SessionAdapter = adapter
-        self.method: str = method
-        self.address: StrOrURL = address
-        #: Those of aiohttp's request.
-        self.options: Mapping[str, Any] = options
-        #: The body, if it could be sent only once.
-        self.body: Body | None = body
+    adapter: "SessionAdapter"
+    method: str
+    address: StrOrURL
+    #: Those of aiohttp's request.
+    options: Mapping[str, Any]
+    #: The body, if it could be sent only once.
+    body: Body | None = None
 
     def send(self) -> Awaitable[ClientResponse]:
         """Make one attempt."""

@@ -12,6 +12,7 @@ import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from aiothrottle import events
@@ -36,15 +37,13 @@ Shown: TypeAlias = dict[str, Any]
 """An object of the JSON that `page.js` reads."""
 
 
+@dataclass(slots=True, eq=False)
 class _Key:
     """A key that is remembered."""
 
-    __slots__ = ("counts", "growth", "rate")
-
-    def __init__(self, label: str) -> None:
-        self.counts = Counts(label)
-        self.growth = Growth(_AVERAGED)
-        self.rate: float | None = None
+    counts: Counts
+    growth: Growth
+    rate: float | None = None
 
 
 class Feed:
@@ -142,7 +141,7 @@ class Feed:
             return
         known = self._keys.get(key)
         if known is None:
-            known = self._keys[key] = _Key(self._label(key))
+            known = self._keys[key] = _Key(Counts(self._label(key)), Growth(_AVERAGED))
             if len(self._keys) > _REMEMBERED:
                 self._keys.popitem(last=False)
         else:

@@ -199,36 +199,31 @@ def _a_loop_runs() -> bool:
     return True
 
 
+@dataclass(eq=False, kw_only=True)
 class _World:
     """One simulation: the network, the server, and the records. Used once.
 
     The server's time begins `latency` after the clients': when the first request can arrive.
     """
 
-    def __init__(
-        self,
-        *,
-        servers: Mapping[float, Server],
-        latency: float,
-        jitter: float,
-        seconds: float,
-        retry: Retry,
-        seed: int,
-    ) -> None:
-        self._latency = latency
-        self._jitter = jitter
-        self._seconds = seconds
-        self._retry = retry
-        self._seed = seed
+    servers: Mapping[float, Server]
+    latency: float
+    jitter: float
+    seconds: float
+    retry: Retry
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Begin with the first server."""
         self._delivery = self._chance("delivery")
         self._back_off = self._chance("back-off")
         phase = self._chance("phase").random()
-        instants = sorted(at for at in servers if at < seconds)
+        instants = sorted(at for at in self.servers if at < self.seconds)
         # The algorithm of each server is made twice: the second one measures how much it can admit.
         self._to_come: list[tuple[float, Server, ServerAlgorithm]] = []
         self._most = 0
-        for at, until in zip(instants, [*instants[1:], seconds], strict=True):
-            server = servers[at]
+        for at, until in zip(instants, [*instants[1:], self.seconds], strict=True):
+            server = self.servers[at]
             begun = phase * server.period if server.phase is None else server.phase
             self._to_come.append((at, server, server.make_algorithm(begun)))
             self._most += most_admitted(server.make_algorithm(begun), until - at)
@@ -240,7 +235,7 @@ class _World:
 
     def _chance(self, what: str) -> random.Random:
         """Return a random generator for one purpose, so that the others are not disturbed."""
-        return random.Random(f"{self._seed} {what}")
+        return random.Random(f"{self.seed} {what}")
 
     async def run(
         self,
@@ -257,7 +252,7 @@ class _World:
             expect_outcomes(limiter)  # as a session does
         try:
             async with (
-                asyncio.timeout(self._latency + self._seconds),
+                asyncio.timeout(self.latency + self.seconds),
                 asyncio.TaskGroup() as group,
             ):
                 for client, limiter in enumerate(limiters):
@@ -317,19 +312,19 @@ class _World:
     async def _exchange(self, client: int, waited: float) -> float | None:
         """Send a request; return None if it is admitted, else the seconds until one would be."""
         await asyncio.sleep(self._travel())
-        wait = self._arrive(client, _now() - self._latency, waited)
+        wait = self._arrive(client, _now() - self.latency, waited)
         await asyncio.sleep(self._travel())
         return wait
 
     def _travel(self) -> float:
-        return self._latency + self._delivery.random() * self._jitter
+        return self.latency + self._delivery.random() * self.jitter
 
     def _arrive(self, client: int, now: float, waited: float) -> float | None:
         while self._to_come and now >= self._to_come[0][0]:
             self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
         ready_at = self._begun_at + self._algorithm.ready_at()
         throttled = ready_at > now + _ROUNDING
-        if now < self._seconds - _ROUNDING:
+        if now < self.seconds - _ROUNDING:
             self._arrivals.append(Arrival(now, client, throttled))
             if not throttled:
                 self._waits.append(waited)
@@ -345,16 +340,16 @@ class _World:
         limiter is paused for that time.
         """
         retry_after = self._retry_after(wait)
-        delay = self._retry.next_delay(
+        delay = self.retry.next_delay(
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
         paused = permit._report_pause(
             retry_after or None,
             PauseRule(
                 0.0,  # without jitter: the same arguments give the same outcome
-                self._retry.max_pause,
-                self._retry.backoff,
-                self._retry.max_backoff,
+                self.retry.max_pause,
+                self.retry.backoff,
+                self.retry.max_backoff,
             ),
             from_server=bool(retry_after),
         )
