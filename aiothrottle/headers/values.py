@@ -5,6 +5,7 @@ Invariant: the time is linear in the length of the value, and a value that means
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TypeVar
@@ -113,6 +114,7 @@ class ServerClock:
         return now + ahead
 
 
+@dataclass(slots=True, eq=False)
 class Clock:
     """The time by the clock of the server: its Date and Age, or else the local time.
 
@@ -126,31 +128,22 @@ class Clock:
         server: What earlier responses have shown of the server's clock.
     """
 
-    __slots__ = ("_age", "_date", "_server", "_timestamp", "dates_resets", "now")
-
-    def __init__(
-        self,
-        now: datetime,
-        date: str | None = None,
-        age: float = 0.0,
-        server: ServerClock | None = None,
-    ) -> None:
-        self.now: datetime = now
-        #: Whether a reset was a timestamp.
-        self.dates_resets: bool = False
-        self._date = date
-        self._age = age
-        self._server = server
-        self._timestamp: float | None = None
+    now: datetime
+    date: str | None = None
+    age: float = 0.0
+    server: ServerClock | None = None
+    #: Whether a reset was a timestamp.
+    dates_resets: bool = field(default=False, init=False)
+    _timestamp: float | None = field(default=None, init=False)
 
     @property
     def timestamp(self) -> float:
         """Seconds since 1970."""
         if self._timestamp is None:
-            date = None if self._date is None else parse_date(self._date, self.now)
-            at = self.now.timestamp() if date is None else date.timestamp() + self._age
-            if date is not None and self._server is not None and not self._age:
-                at = self._server.earliest(at, self.now.timestamp())
+            date = None if self.date is None else parse_date(self.date, self.now)
+            at = self.now.timestamp() if date is None else date.timestamp() + self.age
+            if date is not None and self.server is not None and not self.age:
+                at = self.server.earliest(at, self.now.timestamp())
             self._timestamp = at
         return self._timestamp
 

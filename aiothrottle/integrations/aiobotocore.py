@@ -11,6 +11,7 @@ a client are wrapped: the end of a call releases what the events have not.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Protocol
@@ -115,19 +116,20 @@ class _Call:
 _calls: ContextVar[_Call | None] = ContextVar("_calls", default=None)
 
 
+@dataclass(eq=False)
 class _Events:
     """The handlers of one call of `throttle_session`."""
 
-    def __init__(
-        self, limiter: AnyLimiter, queue_timeout: float | None, max_hold: float | None
-    ) -> None:
-        check_limiter(limiter)
-        check_number("queue_timeout", queue_timeout, "seconds", none="None")
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
-        expect_outcomes(limiter)
-        self._limiter = limiter
-        self._queue_timeout = queue_timeout
-        self._max_hold = max_hold
+    limiter: AnyLimiter
+    queue_timeout: float | None
+    max_hold: float | None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        check_limiter(self.limiter)
+        check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
+        check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
+        expect_outcomes(self.limiter)
 
     async def wait(self, operation_name: str, **_: object) -> None:
         """Wait for the limiter. Cancelled: the request has left the queue."""
@@ -135,10 +137,10 @@ class _Events:
         # A request that needs another one for its signature would wait for itself.
         if call is None or call.is_inside(self):
             return
-        limiter = self._limiter
+        limiter = self.limiter
         if not isinstance(limiter, RateLimiter):
             limiter = limiter[operation_name]
-        call.permits[self] = await limiter.acquire(timeout=self._queue_timeout)
+        call.permits[self] = await limiter.acquire(timeout=self.queue_timeout)
 
     def end(
         self,
@@ -165,7 +167,7 @@ class _Events:
         # A streamed body has aiohttp's response; an event stream is that response itself.
         response = getattr(body, "raw_stream", getattr(body, "__wrapped__", body))
         if isinstance(response, ClientResponse):
-            hold(permit, response, self._max_hold)
+            hold(permit, response, self.max_hold)
         else:
             permit.release()
 

@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
@@ -133,6 +134,7 @@ class Transport(Generic[_Request, _Response, _Base]):
         return f"<{type(self).__name__} {self._admission.given!r}, {self._retry!r}>"
 
 
+@dataclass(eq=False)
 class TransportAdapter:
     """Translates for a library.
 
@@ -142,25 +144,22 @@ class TransportAdapter:
         max_hold: Seconds that a response may hold its permit; None: no limit.
     """
 
-    def __init__(
-        self,
-        library: Any,  # noqa: ANN401 - a module
-        held_stream: type[HeldStream],
-        max_hold: float | None,
-    ) -> None:
-        self._library = library
-        self._held_stream = held_stream
-        self._max_hold = max_hold
+    library: Any
+    held_stream: type[HeldStream]
+    max_hold: float | None
+
+    def __post_init__(self) -> None:
+        """Find the names that the library does not give."""
         self._holds: set[Hold] = set()
         # Neither a full pool, as nothing was sent, nor a proxy that denies access is a failure.
         self._no_answer = (
-            library.NetworkError,
-            library.RemoteProtocolError,
-            library.ConnectTimeout,
-            library.ReadTimeout,
-            library.WriteTimeout,
+            self.library.NetworkError,
+            self.library.RemoteProtocolError,
+            self.library.ConnectTimeout,
+            self.library.ReadTimeout,
+            self.library.WriteTimeout,
         )
-        self._multipart = _multipart(library)
+        self._multipart = _multipart(self.library)
 
     def receive(
         self, request: _AnyRequest, response: _AnyResponse, permit: Permit | None
@@ -172,14 +171,14 @@ class TransportAdapter:
             if response.is_closed or response.status_code == SWITCHING_PROTOCOLS:
                 permit.release()
             else:
-                hold = Hold(permit, response.stream, self._max_hold, self._holds)
-                response.stream = self._held_stream(hold)
+                hold = Hold(permit, response.stream, self.max_hold, self._holds)
+                response.stream = self.held_stream(hold)
         return response.status_code, response.headers
 
     def view(self, request: _AnyRequest) -> HookRequest:
         """Return what a hook sees of a request."""
         stream, content = request.stream, None
-        if isinstance(stream, self._library.ByteStream):
+        if isinstance(stream, self.library.ByteStream):
             content = b"".join(cast("Iterable[bytes]", stream)) or None
         return HookRequest(request.method, request.url, request.headers, content)
 
@@ -189,21 +188,21 @@ class TransportAdapter:
         if held is not None:
             encoding = response.headers.get("Content-Encoding")
             held.follow(
-                settlement if encoding is None else DecodedBody(settlement, encoding, self._library)
+                settlement if encoding is None else DecodedBody(settlement, encoding, self.library)
             )
             return
         complete = True
         if response.status_code != SWITCHING_PROTOCOLS:
             try:
                 settlement.feed(response.content)
-            except self._library.StreamError:  # it was closed unread
+            except self.library.StreamError:  # it was closed unread
                 complete = False
         settlement.end(complete=complete)
 
     def is_replayable(self, request: _AnyRequest) -> bool:
         """Return whether the body of a request can be sent again unchanged."""
         stream = request.stream
-        if isinstance(stream, self._library.ByteStream) or _is_empty(request):
+        if isinstance(stream, self.library.ByteStream) or _is_empty(request):
             return True
         return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
 
@@ -230,7 +229,7 @@ class TransportAdapter:
             async with asyncio.timeout(SHORT_TIME):
                 return await (response.aread() if held is None else held.read_ahead())
         except TimeoutError as error:
-            raise self._library.ReadTimeout(
+            raise self.library.ReadTimeout(
                 "the body of a throttled response did not arrive"
             ) from error
 
@@ -241,8 +240,8 @@ class TransportAdapter:
             return raw
         try:
             headers = {"Content-Encoding": encoding}
-            decoded: bytes = self._library.Response(200, headers=headers, content=raw).content
-        except self._library.DecodingError:
+            decoded: bytes = self.library.Response(200, headers=headers, content=raw).content
+        except self.library.DecodingError:
             return None  # the caller's reading raises it too
         return decoded
 
@@ -262,7 +261,7 @@ class TransportAdapter:
         if not response.is_closed and not response.is_stream_consumed:
             return response
         # There is no public way to make a response forget what it has decoded.
-        unread: _AnyResponse = self._library.Response(
+        unread: _AnyResponse = self.library.Response(
             response.status_code,
             headers=response.headers,
             stream=held,
@@ -272,7 +271,7 @@ class TransportAdapter:
             default_encoding=response.default_encoding,
         )
         # An iterator that `should_retry` abandoned may end late, and then closes its response.
-        response.stream = self._library.ByteStream(b"")
+        response.stream = self.library.ByteStream(b"")
         return unread
 
     async def close(self, response: _AnyResponse) -> None:
@@ -285,7 +284,7 @@ class TransportAdapter:
         try:
             if _is_short(response.headers) and not response.is_stream_consumed:
                 # The body is not needed.
-                with suppress(TimeoutError, self._library.TransportError):
+                with suppress(TimeoutError, self.library.TransportError):
                     async with asyncio.timeout(SHORT_TIME):
                         async for _ in response.aiter_raw():
                             pass
@@ -294,8 +293,8 @@ class TransportAdapter:
 
     async def prepare_again(self, request: _AnyRequest) -> None:
         """Give an empty body that was read once a new stream; the libraries rewind all others."""
-        if _is_empty(request) and not isinstance(request.stream, self._library.ByteStream):
-            request.stream = self._library.ByteStream(b"")
+        if _is_empty(request) and not isinstance(request.stream, self.library.ByteStream):
+            request.stream = self.library.ByteStream(b"")
 
     def release_all(self) -> None:
         """Release the permits of all responses: their connections are closed."""
