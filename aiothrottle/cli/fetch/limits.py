@@ -97,41 +97,14 @@ def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreAddress:
-    """The address of a store.
-
-    Args:
-        url: ``sqlite:FILE``; or ``redis://``, ``rediss://`` (with TLS), ``mongodb://``,
-            ``mongodb+srv://`` or ``memcached://``, with the options of their drivers.
-
-    Raises:
-        ValueError: The URL is not that of a store.
-    """
+    """The address of a store, and its beginning, which tells the store."""
 
     url: str
-
-    def __post_init__(self) -> None:
-        if not self._prefix:
-            known = ", ".join(_OPENERS)
-            raise ValueError(
-                f"the URL of a store must begin with one of {known}, got {str(self)!r}"
-            )
-        if self.url.lower().startswith("sqlite://"):
-            raise ValueError(f"{self} cannot be read: write sqlite:FILE, such as sqlite:limits.db")
-        if str(self).endswith("***"):
-            # A driver would take a part of the password for the host, and show it in its error.
-            raise ValueError(
-                f"{self} cannot be read: write {self._prefix}USER:PASSWORD@HOST:PORT, "
-                "with / ? # @ in the password as %2F %3F %23 %40"
-            )
+    prefix: str
 
     def __str__(self) -> str:
         """Return the address without its secrets."""
-        return self.url if self._prefix == _FILE else redact(self.url)
-
-    @property
-    def _prefix(self) -> str:
-        """The beginning of the address that tells the store; "" if no store has it."""
-        return next((it for it in _OPENERS if self.url.lower().startswith(it)), "")
+        return self.url if self.prefix == _FILE else redact(self.url)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Store]:
@@ -142,16 +115,30 @@ class StoreAddress:
             StoreUnavailable: The store does not respond.
             ValueError: The driver cannot read the URL.
         """
-        async with _OPENERS[self._prefix](self.url) as store:
+        async with _OPENERS[self.prefix](self.url) as store:
             await store.peek("aiothrottle fetch", SlidingWindowLog(1))
             yield store
 
 
 def _address(text: str) -> StoreAddress:
-    try:
-        return StoreAddress(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    """Parse the address of a store: ``sqlite:FILE``, or a URL with the options of its driver."""
+    prefix = next((it for it in _OPENERS if text.lower().startswith(it)), "")
+    address = StoreAddress(text, prefix)
+    if not prefix:
+        raise argparse.ArgumentTypeError(
+            f"the URL of a store must begin with one of {', '.join(_OPENERS)}, got {str(address)!r}"
+        )
+    if text.lower().startswith("sqlite://"):
+        raise argparse.ArgumentTypeError(
+            f"{address} cannot be read: write sqlite:FILE, such as sqlite:limits.db"
+        )
+    if str(address).endswith("***"):
+        # A driver would take a part of the password for the host, and show it in its error.
+        raise argparse.ArgumentTypeError(
+            f"{address} cannot be read: write {prefix}USER:PASSWORD@HOST:PORT, "
+            "with / ? # @ in the password as %2F %3F %23 %40"
+        )
+    return address
 
 
 class Limiters(NamedTuple):
