@@ -65,7 +65,10 @@ class Command:
             SystemExit: Options contradict each other; the message has been printed.
         """
         try:
-            made = [_made(kind, parsed) for kind in self.options.values()]
+            made = [
+                kind(**{it.name: getattr(parsed, it.name) for it in fields(kind) if it.metadata})
+                for kind in self.options.values()
+            ]
         except ValueError as error:
             fail(parser, str(error))
         return self.run(parser, *made)
@@ -101,10 +104,6 @@ def _add(group: argparse._ActionsContainer, of: Field[Any], text: str) -> None:
     if is_list:
         arguments |= {"action": "append", "default": list[Any]()}
     group.add_argument(*names, f"--{of.name.replace('_', '-')}", dest=of.name, **arguments)
-
-
-def _made(kind: type[Any], parsed: argparse.Namespace) -> object:
-    return kind(**{it.name: getattr(parsed, it.name) for it in fields(kind) if it.metadata})
 
 
 def option(

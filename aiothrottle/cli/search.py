@@ -282,7 +282,8 @@ def candidates(clean: float, throttled: float, measured: float, admitted: int = 
         found |= {clean * _SLOWER**it for it in range(_FALLBACKS)}
     else:
         return []
-    return sorted({_round(it) for it in found if it < throttled}, reverse=True)
+    rounded = {_roundest(it * (1 - _ERROR), it) for it in found if it < throttled}
+    return sorted(rounded, reverse=True)
 
 
 def _try_seconds(rate: float) -> float:
@@ -307,10 +308,6 @@ def advices(rate: float, admitted: int, size: int) -> Iterator[Advice]:
     if _LEAST_BURST < size - 1 < readable.limit:
         yield Advice((readable,), size - 1)
     yield Advice((readable,), _LEAST_BURST)
-
-
-def _round(value: float) -> float:
-    return _roundest(value * (1 - _ERROR), value)
 
 
 def _roundest(least: float, most: float) -> float:

@@ -303,7 +303,7 @@ class RateLimitedServer:
         # Even without a delay this yields to the event loop, which a client needs that hangs up and
         # at once sends its next request on another connection: asyncio closes a socket one turn
         # late.
-        await asyncio.sleep(self._delay())
+        await asyncio.sleep(self._latency + self._random.uniform(0, self._jitter))
         record, wait = self._receive(request)
         try:
             response = await (self._handler(request) if wait is None else self._throttle(wait))
@@ -318,9 +318,6 @@ class RateLimitedServer:
         finally:
             self._open.pop(record, None)
         return response
-
-    def _delay(self) -> float:
-        return self._latency + self._random.uniform(0, self._jitter)
 
     def _receive(self, request: web.Request) -> tuple[RecordedRequest, float | None]:
         """Record a request; return it, and the seconds to wait if it is throttled."""
