@@ -187,7 +187,7 @@ class TransportAdapter:
         held = _held(response)
         if held is not None:
             encoding = response.headers.get("Content-Encoding")
-            held.follow(
+            held.hold.settlement = (
                 settlement if encoding is None else DecodedBody(settlement, encoding, self.library)
             )
             return
@@ -252,9 +252,9 @@ class TransportAdapter:
         if held is None or response.is_closed:
             yield lambda: response
             return
-        held.begin_reading_ahead()
+        held.is_read_ahead = True
         yield lambda: self._unread(response, held)
-        held.end_reading_ahead()
+        held.is_read_ahead = False
 
     def _unread(self, response: _AnyResponse, held: HeldStream) -> _AnyResponse:
         """Return a response with an unread body, although `should_retry` may have read it."""
@@ -277,7 +277,7 @@ class TransportAdapter:
     async def close(self, response: _AnyResponse) -> None:
         """Close a response that is not returned."""
         held = _held(response)
-        await (response.aclose() if held is None else held.end())
+        await (response.aclose() if held is None else held.hold.end())
 
     async def discard(self, response: _AnyResponse) -> None:
         """End a response that is followed by another attempt, and release its permit."""

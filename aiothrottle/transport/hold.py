@@ -32,7 +32,7 @@ class Hold:
         holds: "set[Hold]",
     ) -> None:
         self.stream: Any = stream
-        #: What reads the body along, if anything does.
+        #: What gets each chunk of the body, once, when it is first read, if anything does.
         self.settlement: Settlement | DecodedBody | None = None
         self._permit = permit
         self._loop = asyncio.get_running_loop()
@@ -103,16 +103,13 @@ class HeldStream:
     """
 
     def __init__(self, hold: Hold) -> None:
-        self._hold = hold
+        self.hold = hold
+        #: Whether all chunks are kept, and `aclose` is ignored.
+        self.is_read_ahead = False
         # One iterator for both: ending `_read_ahead` early must not end `_read`.
         self._source: AsyncIterator[bytes] | None = None
         self._ahead: list[bytes] = []
         self._error: Exception | None = None
-        self._is_read_ahead = False
-
-    def follow(self, settlement: "Settlement | DecodedBody") -> None:
-        """Show each chunk to the settlement, once, when it is first read."""
-        self._hold.settlement = settlement
 
     async def read_ahead(self, most: float = math.inf) -> bytes | None:
         """Return all of the body, or None if it is longer than `most` bytes.
@@ -126,29 +123,17 @@ class HeldStream:
                 return None
         return body
 
-    def begin_reading_ahead(self) -> None:
-        """Keep all chunks from now on, and ignore `aclose`."""
-        self._is_read_ahead = True
-
-    def end_reading_ahead(self) -> None:
-        """Start again with the first chunk."""
-        self._is_read_ahead = False
-
-    async def end(self) -> None:
-        """Close the body and release the slot, also while it is read."""
-        await self._hold.end()
-
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._read_ahead() if self._is_read_ahead else self._read()
+        return self._read_ahead() if self.is_read_ahead else self._read()
 
     async def aclose(self) -> None:
         """Close the body and release the slot; while it is read ahead, do nothing."""
-        if not self._is_read_ahead:
-            await self._hold.end()
+        if not self.is_read_ahead:
+            await self.hold.end()
 
     def __del__(self) -> None:
         # The client's pool would keep the connection of a dropped response for ever.
-        self._hold.abandon()
+        self.hold.abandon()
 
     async def _read_ahead(self) -> AsyncIterator[bytes]:
         for chunk in tuple(self._ahead):
@@ -165,7 +150,7 @@ class HeldStream:
                 yield more
         except BaseException:  # also the GeneratorExit of a reader that stops early
             self._source = None
-            await self._hold.end()
+            await self.hold.end()
             raise
 
     async def _next(self) -> bytes | None:
@@ -173,20 +158,20 @@ class HeldStream:
         if self._error is not None:
             raise self._error
         if self._source is None:
-            self._source = aiter(self._hold.stream)
+            self._source = aiter(self.hold.stream)
         try:
             chunk = await anext(self._source, None)
         except BaseException as error:
             # The iterator has ended now, as if this were the end of the body.
             given_up = RuntimeError("reading the body was given up, and cannot be resumed")
             self._error = error if isinstance(error, Exception) else given_up
-            await self._hold.end()
+            await self.hold.end()
             raise
-        settlement = self._hold.settlement
+        settlement = self.hold.settlement
         if chunk is None:
             if settlement is not None:
                 settlement.end(complete=True)
-            await self._hold.end()
+            await self.hold.end()
         elif settlement is not None:
             settlement.feed(chunk)
         return chunk
