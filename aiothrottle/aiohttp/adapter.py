@@ -103,14 +103,24 @@ class AiohttpAdapter(Generic[_Request_contra]):
         """Read a short body, and put it back. If it fails, the caller's reading raises."""
         if not unsized and not _is_short(response):
             return None
-        with replayed(response):
+        with self.replayed(response):
             return await (_read_begin(response) if unsized else _read(response))
 
     @contextmanager
     def replayed(self, response: ClientResponse) -> Generator[Callable[[], ClientResponse]]:
-        """Put back at the end what is read of the body."""
-        with replayed(response):
+        """Put back at the end what is read of the body in the block, a part or all of it.
+
+        Nothing is put back after an error, or if the response was closed or released.
+        """
+        source = response.content
+        recorder = _Recorder(source)
+        response.content = recorder
+        try:
             yield lambda: response
+        finally:
+            response.content = source
+        if recorder.chunks and source.exception() is None:
+            response.content = _rewound(source, recorder.chunks)
 
     async def close(self, response: ClientResponse) -> None:
         """Close a response that is not returned."""
@@ -338,23 +348,6 @@ class SettledContent(ReadAlong):
 
     def __del__(self) -> None:
         self._settlement.abandon()
-
-
-@contextmanager
-def replayed(response: ClientResponse) -> Generator[None]:
-    """Put back at the end what is read of the body in the block, a part or all of it.
-
-    Nothing is put back after an error, or if the response was closed or released.
-    """
-    source = response.content
-    recorder = _Recorder(source)
-    response.content = recorder
-    try:
-        yield
-    finally:
-        response.content = source
-    if recorder.chunks and source.exception() is None:
-        response.content = _rewound(source, recorder.chunks)
 
 
 def _rewound(source: StreamReader, chunks: list[bytes]) -> StreamReader:
