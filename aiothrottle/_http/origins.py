@@ -19,7 +19,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cache
 from typing import NamedTuple
 
 from aiothrottle._statuses import (
@@ -176,18 +175,20 @@ class Origins:
         self._table: OrderedDict[str, Origin] = OrderedDict()
         #: Each answer has to be counted until this instant; 0: none.
         self.watched_until: float = 0.0
-        known = Memo(self._may_report).__getitem__
+        # A session needs the parser and the table of vendors at the first response, when requests
+        # are in flight and the loop must not stand still for them.
+        from aiothrottle.headers.parse import IS_LIMIT_HEADER, parse_response
+        from aiothrottle.headers.vendors import PROFILES
+
+        self._parse = parse_response
+        effective = [it for it in (*PROFILES.values(), *self._own) if it.has_effect]
+        tables = [IS_LIMIT_HEADER, *(it.is_limit_header for it in effective)]
+        known = Memo[str, bool](lambda name: any(table[name] for table in tables)).__getitem__
         #: Returns whether one of these header names may be about limits, for any server. It is
         #: fast, as it is called for each response: a server sends the same names again and again.
         self.may_report = Memo[tuple[str, ...], bool](
             lambda names: any(map(known, names)), longest=_LONGEST_NAMES
         ).__getitem__
-        # A session needs the parser and the table of vendors at the first response, when requests
-        # are in flight and the loop must not stand still for them.
-        from aiothrottle.headers.parse import parse_response
-
-        self._parse = parse_response
-        _vendors()
 
     def __getitem__(self, name: str) -> Origin:
         """Return an origin, which may be new."""
@@ -258,12 +259,6 @@ class Origins:
         if status is not None and status < LEAST_FAILURE:
             self._adaptive.accepted(state, now)
 
-    def _may_report(self, header: str) -> bool:
-        from aiothrottle.headers.parse import IS_LIMIT_HEADER
-
-        profiles = (*_vendors(), *self._own)
-        return IS_LIMIT_HEADER[header] or any(it.is_limit_header[header] for it in profiles)
-
 
 def _profile(own: tuple[Profile, ...], host: str) -> Profile | None:
     """Return the profile of a host, if there is one and it has an effect."""
@@ -271,10 +266,3 @@ def _profile(own: tuple[Profile, ...], host: str) -> Profile | None:
 
     found = profile_for(host, own)
     return found if found is not None and found.has_effect else None
-
-
-@cache
-def _vendors() -> tuple[Profile, ...]:
-    from aiothrottle.headers.vendors import PROFILES
-
-    return tuple(profile for profile in PROFILES.values() if profile.has_effect)

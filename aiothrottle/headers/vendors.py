@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -75,7 +74,7 @@ def profile_for(host: str, also: Iterable[Profile] = ()) -> Profile | None:
         return None
     host = host.lower().rstrip(".")
     own = tuple(also)
-    return (_find(host, _index(own)) if own else None) or _find(host, _ours())
+    return (_find(host, _index(own)) if own else None) or _find(host, _OURS)
 
 
 def _find(host: str, index: Mapping[str, Profile]) -> Profile | None:
@@ -86,14 +85,12 @@ def _find(host: str, index: Mapping[str, Profile]) -> Profile | None:
     return found or index.get("*")
 
 
-@lru_cache(maxsize=1)
-def _ours() -> Mapping[str, Profile]:
-    return _index(PROFILES.values())
-
-
 def _index(profiles: Iterable[Profile]) -> Mapping[str, Profile]:
     index: dict[str, Profile] = {}
     for profile in profiles:
         for name in (*profile.hosts, profile.name, *profile.aliases):
             index.setdefault(name.lower(), profile)
     return index
+
+
+_OURS = _index(PROFILES.values())
