@@ -38,7 +38,7 @@ def is_replayable(body: object) -> bool:
     """
     if body is None or isinstance(body, bytes):
         return True
-    if isinstance(body, _KeptPayload):
+    if isinstance(body, Body):
         return is_replayable(body.content)
     if not isinstance(body, Payload) or body.consumed:
         return False
@@ -49,8 +49,10 @@ def is_replayable(body: object) -> bool:
     return isinstance(body, BytesPayload)
 
 
-class Body:
+class Body(Payload):
     """The body of one request, for all of its attempts.
+
+    In aiohttp it stands for a payload: the same, but `close` is only remembered.
 
     >>> async def twice(session, url, data):
     ...     body = Body.of(data)
@@ -59,18 +61,26 @@ class Body:
     ...         await session.post(url, data=data)
     ...         return
     ...     try:
-    ...         await session.post(url, data=body.data)
-    ...         if body.is_replayable():
-    ...             await session.post(url, data=body.data)
+    ...         await session.post(url, data=body)
+    ...         if is_replayable(body):
+    ...             await session.post(url, data=body)
     ...     finally:
-    ...         await body.close()
+    ...         await body.finish()
     """
 
-    __slots__ = ("_kept", "_payload")
-
     def __init__(self, payload: Payload) -> None:
+        super().__init__(
+            payload,
+            headers=payload.headers,
+            filename=payload.filename,
+            encoding=payload.encoding,
+        )
+        # Also when the content is partly consumed later, or read into memory.
+        self._size = payload.size
         self._payload = payload
-        self._kept = _KeptPayload(payload)
+        self.content: Payload = payload
+        self.closed: bool = False
+        self._upload: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, data: object) -> Self | None:
@@ -84,68 +94,20 @@ class Body:
             return None
         return cls(_make_payload(data))
 
-    @property
-    def data(self) -> Payload:
-        """The ``data=`` for aiohttp, in each attempt."""
-        return self._kept
-
-    def is_replayable(self) -> bool:
-        """Return whether it can be sent, or sent again. Call it again after each attempt."""
-        return is_replayable(self._kept)
-
     async def buffer(self) -> None:
         """Read a body that can be sent only once into memory, so that it can be sent again.
 
         Call it before the first attempt. The headers about the body stay the same.
         """
-        if not self.is_replayable():
-            self._kept.content = await _read_into_memory(self._payload)
+        if not is_replayable(self):
+            self.content = await _read_into_memory(self._payload)
 
-    async def close(self) -> None:
+    async def finish(self) -> None:
         """Close what aiohttp would have closed, after the last attempt."""
-        if self._kept.closed:
+        if self.closed:
             await self._payload.close()
 
-
-async def buffer_request(request: ClientRequest) -> None:
-    """Read the body of an unsent request into memory, if it can be sent only once."""
-    body = request.body
-    if isinstance(body, Payload) and not is_replayable(body):
-        # It stays chunked, or keeps its length, and keeps its headers.
-        length = request.headers.get("Content-Length")
-        content = await _read_into_memory(body)
-        await request.update_body(content)
-        if length is not None:
-            request.headers["Content-Length"] = length
-
-
-async def prepare_again(request: ClientRequest) -> None:
-    """Make a request ready to be sent again, after its response was released.
-
-    Not earlier: it waits until the upload has ended.
-    """
-    # aiohttp 4 makes both private.
-    if hasattr(request, "close"):
-        await request.close()  # the upload may have been cut short, but not be over yet
-    if hasattr(request, "update_expect_continue"):
-        request.update_expect_continue()  # the next "100 Continue" is another one
-
-
-class _KeptPayload(Payload):
-    """Stands for the payload in aiohttp: the same, but `close` is only remembered."""
-
-    def __init__(self, payload: Payload) -> None:
-        super().__init__(
-            payload,
-            headers=payload.headers,
-            filename=payload.filename,
-            encoding=payload.encoding,
-        )
-        # Also when the content is partly consumed later, or read into memory.
-        self._size = payload.size
-        self.content = payload
-        self.closed = False
-        self._upload: asyncio.Task[None] | None = None
+    # ---- as a payload of aiohttp
 
     @property
     def consumed(self) -> bool:
@@ -192,6 +154,30 @@ class _KeptPayload(Payload):
 
     async def close(self) -> None:
         self.closed = True
+
+
+async def buffer_request(request: ClientRequest) -> None:
+    """Read the body of an unsent request into memory, if it can be sent only once."""
+    body = request.body
+    if isinstance(body, Payload) and not is_replayable(body):
+        # It stays chunked, or keeps its length, and keeps its headers.
+        length = request.headers.get("Content-Length")
+        content = await _read_into_memory(body)
+        await request.update_body(content)
+        if length is not None:
+            request.headers["Content-Length"] = length
+
+
+async def prepare_again(request: ClientRequest) -> None:
+    """Make a request ready to be sent again, after its response was released.
+
+    Not earlier: it waits until the upload has ended.
+    """
+    # aiohttp 4 makes both private.
+    if hasattr(request, "close"):
+        await request.close()  # the upload may have been cut short, but not be over yet
+    if hasattr(request, "update_expect_continue"):
+        request.update_expect_continue()  # the next "100 Continue" is another one
 
 
 class _BodyWriter(AbstractStreamWriter):

@@ -50,7 +50,13 @@ from aiothrottle.aiohttp.adapter import (
     view_of_call,
     without_resending,
 )
-from aiothrottle.aiohttp.body import SINGLE_USE, Body, SharedTracker, keep_iterators
+from aiothrottle.aiohttp.body import (
+    SINGLE_USE,
+    Body,
+    SharedTracker,
+    is_replayable,
+    keep_iterators,
+)
 from aiothrottle.errors import not_async
 from aiothrottle.hooks import Request, Throttle
 from aiothrottle.keyed import AnyLimiter
@@ -230,7 +236,7 @@ class SessionAdapter(AiohttpAdapter[Call]):
         return self.made
 
     def is_replayable(self, request: Call) -> bool:
-        return request.body is None or request.body.is_replayable()
+        return request.body is None or is_replayable(request.body)
 
     def view(self, request: Call, /) -> Request:
         url = request.url
@@ -501,9 +507,9 @@ class ThrottledSession:
         try:
             body = Body.of(kept.get("data"))
             if body is not None:
-                if self._buffer_body and not body.is_replayable():
+                if self._buffer_body:
                     await body.buffer()
-                sent = {**kept, "data": body.data}
+                sent = {**kept, "data": body}
             call = Call(self._adapter, method, url, kept, body)
             return await self._loop.run(
                 call, lambda _: self.session.request(method, url, **sent), throttle
@@ -512,7 +518,7 @@ class ThrottledSession:
             if tracker is not None:
                 tracker.end()
             if body is not None:
-                await body.close()
+                await body.finish()
 
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None

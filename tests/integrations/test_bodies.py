@@ -369,11 +369,11 @@ async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
         asked.set()
         await asyncio.Event().wait()
 
-    attempt = asyncio.create_task(body.data.write(Mock(write=stick)))
+    attempt = asyncio.create_task(body.write(Mock(write=stick)))
     await asked.wait()
     await cancel(attempt)
     async with asyncio.timeout(5):
-        await body.data.write(sink)
+        await body.write(sink)
     assert b"".join(call.args[0] for call in sink.write.await_args_list) == CONTENT
 
 
