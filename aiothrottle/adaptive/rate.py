@@ -4,14 +4,14 @@ Invariant: the rate changes only with evidence. It grows in the time in which it
 cut once for each event, which is a 429 and all those of requests that were sent before it arrived.
 
 Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
-429 the rate grows in steps. From then on the limit lies between two bounds: the throttled rate, and
-what the server admitted on average since the last event, the pause included. The rate is cut to a
-mean of the two. If the first 429 came at once after a step, the server wants requests further
-apart: the rate is cut to a little below that of the step before. It returns to the upper bound on a
-cubic of the time in which it was used (as in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first,
-stays in the middle for long, and probes beyond, slowly at first. Each probe takes twice as long as
-the one before has lasted, up to 30 seconds to the middle: so the bounds close in on the limit, and
-429s are rare once it is known. 429s that come early make the next probes short again.
+429 the rate doubles in each step. From then on the limit lies between two bounds: the throttled
+rate, and what the server admitted on average since the last event, the pause included. The rate is
+cut to a mean of the two. If the first 429 came at once after a step, the server wants requests
+further apart: the rate is cut to a little below that of the step before. It returns to the upper
+bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast
+at first, stays in the middle for long, and probes beyond, slowly at first. Each probe takes twice
+as long as the one before has lasted, up to 30 seconds to the middle: so the bounds close in on the
+limit, and 429s are rare once it is known. 429s that come early make the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
@@ -62,7 +62,7 @@ _RISEN = 2.5
 _DOUBLED = 20.0
 # With each step before the first 429 the rate grows by this factor. A 429 is due to it if it comes
 # within so many requests; the rate is cut to that part of the one before.
-_GROWTH, _AT_ONCE, _PART_BEFORE = 1.7, 2.5, 0.9
+_GROWTH, _AT_ONCE, _PART_BEFORE = 2.0, 2.5, 0.9
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
 _STEP_SECONDS, _STEP_TOKENS = 0.5, 1
 _USED = 0.9

@@ -82,21 +82,21 @@ def test_rates_are_accepted_in_every_form() -> None:
     assert (adaptive.initial, adaptive.minimum, adaptive.maximum) == (10.0, 1.0, 100.0)
 
 
-def test_rate_grows_in_steps_before_the_first_429() -> None:
+def test_rate_doubles_before_the_first_429() -> None:
     one = Rated(1, 1, 1000)
     seen = {one.rate}
     while one.now < 12.0:
         one.drive(0.01)
         seen.add(one.rate)
-    assert sorted(seen)[:5] == pytest.approx([1.7**step for step in range(5)])
+    assert sorted(seen)[:5] == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize(
     ("age", "throttled_rate", "rate"),
     [
         (-0.01, 16.0, 9.8),  # a request from before the growth: no more than the rate of then
-        (0.05, 27.2, 14.4),  # the second request after it: the rate of before was admitted
-        (0.3, 27.2, 13.6),  # a later one: a window or a bucket
+        (0.05, 32.0, 14.4),  # the second request after it: the rate of before was admitted
+        (0.3, 32.0, 16.0),  # a later one: a window or a bucket
     ],
 )
 def test_first_429_is_due_to_the_growth_if_it_comes_at_once(
@@ -105,7 +105,7 @@ def test_first_429_is_due_to_the_growth_if_it_comes_at_once(
     one = Rated(16, 1, 1000)
     while one.rate == 16:
         one.drive(0.01)
-    assert one.rate == 27.2
+    assert one.rate == 32
     one.throttled(now=one.now + 0.5, sent_at=one.state.step_at + age, pause=0.5)
     assert one.state.throttled_rate == throttled_rate
     assert one.rate == pytest.approx(rate, rel=0.01)
