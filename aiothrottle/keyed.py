@@ -86,7 +86,7 @@ class KeyedRateLimiter:
             **options,
         }
         self._overrides = _checked(overrides)
-        # Raises if an argument is wrong. It stays unused: those of the keys are made like it.
+        # Raises if an argument is wrong. It stays unused: the engines of keys are made like it.
         self._usual = RateLimiter(**self._defaults)._engine
         for key, override in self._overrides.items():
             try:

@@ -63,14 +63,15 @@ class Adaptation:
     observers: Observers
     #: The plan in force.
     plan: Plan
-    #: Until the controllers are needed, those of which they are made: most of many keys never are.
+    #: Unused controllers, like which its own are made when they are needed. Of many keys, most
+    #: never need any.
     pattern: Feedback | None = None
-    #: The controllers, once they are needed.
+    #: Its controllers, if they are made.
     active: Feedback | None = None
 
     @property
     def feedback(self) -> Feedback | None:
-        """The controllers that adapt to outcomes, if there are any."""
+        """The controllers that adapt to outcomes, if there are any; made by the first access."""
         if self.pattern is not None:
             self.active, self.pattern = self.pattern.fresh(), None
         return self.active
