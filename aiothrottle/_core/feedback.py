@@ -255,30 +255,6 @@ class Feedback:
         """
         self.reported_at = now
         changes: tuple[Change, ...] = ()
-        if self.streak or self.silent or self.rate or self.evidence or self.slots:
-            changes = self._others_succeeded(now, sent_at, cost, in_flight, paused_at, own)
-        guard = self.guard
-        if guard is not None and (own or guard.of_children):
-            if guard.measured.observe(now - sent_at):
-                changes += guard.follow()
-            burst = guard.burst
-            # With credit the burst is not in use.
-            if now >= burst.due_at or (not bucket.credit and burst.may_grow):
-                in_use = bucket.is_burst_used_up()
-                changes += guard.succeeded(now, sent_at, in_use=in_use)
-        return changes
-
-    def _others_succeeded(
-        self,
-        now: float,
-        sent_at: float,
-        cost: float,
-        in_flight: int,
-        paused_at: float,
-        own: bool,
-    ) -> tuple[Change, ...]:
-        """Record a success in all but the guard, which most limiters have alone."""
-        changes: tuple[Change, ...] = ()
         if self.streak and sent_at > paused_at:
             self.streak = 0
         if self.silent is not None:
@@ -301,6 +277,15 @@ class Feedback:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
             changes += _change("slots", int(self.slots.state.limit), before)
+        guard = self.guard
+        if guard is not None and (own or guard.of_children):
+            if guard.measured.observe(now - sent_at):
+                changes += guard.follow()
+            burst = guard.burst
+            # With credit the burst is not in use.
+            if now >= burst.due_at or (not bucket.credit and burst.may_grow):
+                in_use = bucket.is_burst_used_up()
+                changes += guard.succeeded(now, sent_at, in_use=in_use)
         return changes
 
     def throttled(

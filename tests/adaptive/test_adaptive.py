@@ -196,6 +196,26 @@ def test_early_429_makes_the_next_probe_early(seconds: float, scale: float) -> N
     assert 0.95 <= one.rate / rate <= 0.98 or seconds == 2.0  # a late one cuts a few percent
 
 
+def test_long_pauses_make_probes_rarer() -> None:
+    one = Rated(10, 0.1, 1000)
+    one.throttled(now=0.1, sent_at=0.0, pause=8.0)
+    assert one.state.scale == 16  # seconds, two pauses
+    one = Rated(10, 0.1, 1000)
+    one.drive(600, limit=10.0)
+    one.drive(60)
+    one.throttled(one.now + 1.0, one.now + 0.9, pause=8.0)
+    assert one.state.scale == 96  # twelve
+
+
+def test_reported_rate_is_what_is_throttled_next() -> None:
+    one = Rated(16, 1, 1000)
+    while one.rate == 16:
+        one.drive(0.01)
+    one.reported(one.now, 100.0)
+    one.throttled(now=one.now + 1.0, sent_at=one.now + 0.9)
+    assert one.state.throttled_rate == pytest.approx(97.0)
+
+
 @pytest.mark.parametrize(
     ("tokens", "pause", "upper"),
     [

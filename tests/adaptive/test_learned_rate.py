@@ -47,19 +47,21 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
         record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate())
         assert record.part_throttled(0.0, 60.0) <= 0.03
         assert record.part_throttled(10.0, 60.0) <= 0.01
-        assert record.used(10.0, 60.0, 20.0) >= 0.85
+        # Even spacing leaves no room for the jitter of the network.
+        least = 0.8 if server == "nginx without burst" else 0.85
+        assert record.used(10.0, 60.0, 20.0) >= least
 
 
 @pytest.mark.parametrize(
     ("make", "retry_after", "most", "used"),
     [
-        (lambda: nginx(1.0, 0), None, 7, 0.8),
-        (lambda: nginx(1.0, 0), 1, 6, 0.8),
-        (lambda: nginx(1 / 3, 3), None, 15, 1.0),
-        (lambda: rolling_window(2, 5.0), 5, 8, 0.55),
-        (lambda: rolling_window(2), None, 9, 0.85),
+        (lambda: nginx(1.0, 0), None, 8, 0.85),
+        (lambda: nginx(1.0, 0), 1, 7, 0.8),
+        (lambda: nginx(1 / 3, 3), None, 18, 1.0),
+        (lambda: rolling_window(2, 5.0), 5, 9, 0.55),
+        (lambda: rolling_window(2), None, 13, 0.85),
         (lambda: rolling_window(3), None, 11, 0.85),
-        (lambda: token_bucket(0.5, 10.0), None, 26, 1.0),
+        (lambda: token_bucket(0.5, 10.0), None, 28, 1.0),
     ],
     ids=["60r/m", "60r/m, 1 s", "20r/m burst=3", "2 per 5 s, 5 s", "2/s", "3/s", "0.5/s burst 10"],
 )
