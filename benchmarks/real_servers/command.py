@@ -62,7 +62,7 @@ def _try(servers: Sequence[Server], options: argparse.Namespace) -> Rows:
         clients = clients_of(server)
         chosen = [it for it in clients if not options.clients or it.name in options.clients]
         try:
-            trials = _run(server, chosen, options.seconds)
+            trials = _run(server, chosen, options.seconds, options.sessions)
         except InstallError as error:
             print(f"**** SKIPPED {server.name}: {error} ****", flush=True)
             rows.append([server.name, "skipped", *[""] * (len(_HEAD) - 2)])
@@ -97,10 +97,12 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _run(server: Server, clients: Sequence[Client], seconds: float) -> dict[str, Trial]:
+def _run(
+    server: Server, clients: Sequence[Client], seconds: float, sessions: int
+) -> dict[str, Trial]:
     trials: dict[str, Trial] = {}
     for client in clients:
-        trials[client.line] = run_trial(server, client.line, seconds)
+        trials[client.line] = run_trial(server, client.line, seconds, sessions)
         print("  ".join([server.name, client.name, *_cells(trials[client.line])]), flush=True)
     return trials
 
@@ -129,6 +131,16 @@ def _options(description: str | None) -> argparse.Namespace:
         help="run `aiothrottle probe --find-limit`, and try the line that it prints",
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="of each trial (15)")
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=1,
+        metavar="N",
+        help="sessions that share the workers, and know nothing of each other (1)",
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the servers")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.write and options.sessions > 1:
+        parser.error("--write is for the tables of one session: leave out --sessions")
+    return options

@@ -6,6 +6,7 @@ that it got back in the end.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import aiohttp
@@ -33,14 +34,14 @@ class Trial:
     requests: int
 
 
-def run_trial(server: Server, line: str, seconds: float) -> Trial:
-    """Run a trial of a session with such arguments, against a server that is started for it.
+def run_trial(server: Server, line: str, seconds: float, sessions: int = 1) -> Trial:
+    """Run a trial of sessions with such arguments, against a server that is started for it.
 
     Raises:
         InstallError: The server cannot be installed.
         RuntimeError: The server does not answer.
     """
-    failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds)))
+    failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds, sessions)))
     return trial_of(server, answers, failures, seconds)
 
 
@@ -71,7 +72,7 @@ def _throttled(answers: Sequence[Answer]) -> float:
     return 1 - _admitted(answers) / len(answers) if answers else 0.0
 
 
-async def _send(line: str, url: str, seconds: float) -> int:
+async def _send(line: str, url: str, seconds: float, sessions: int) -> int:
     failures = 0
 
     async def work(session: ThrottledSession | Peer) -> None:
@@ -84,8 +85,11 @@ async def _send(line: str, url: str, seconds: float) -> int:
             except (aiohttp.ClientError, TimeoutError):
                 failures += 1
 
-    async with session_of(line) as session:
-        workers = [asyncio.create_task(work(session)) for _ in range(WORKERS)]
+    async with AsyncExitStack() as stack:
+        made: list[ThrottledSession | Peer] = [session_of(line) for _ in range(sessions)]
+        for session in made:
+            await stack.enter_async_context(session)
+        workers = [asyncio.create_task(work(made[i % sessions])) for i in range(WORKERS)]
         # A worker ends only by an error that is neither the server's nor the network's.
         done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for worker in workers:
