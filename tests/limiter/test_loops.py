@@ -142,9 +142,12 @@ def in_threads(count: int, main: Callable[[], Awaitable[None]]) -> None:
 
 def test_each_loop_gets_a_limiter_of_its_own() -> None:
     limiters, seen = PerLoop(lambda: RateLimiter("100/s")), dict[int, RateLimiter]()
+    all_have_one = threading.Barrier(4)
 
     async def main() -> None:
         first = limiters.get()
+        if threading.current_thread() is not threading.main_thread():
+            all_have_one.wait(10.0)  # the limiter of a closed loop would be taken over
         async with first.throttle(), limiters.get().throttle():
             await asyncio.sleep(0.01)
         assert limiters.get() is first
