@@ -89,8 +89,8 @@ class RateLimiter:
             a request that is delayed more than the request one period later arrives in the same
             window as that one. ``"auto"``: measured from the round trips that
             `Permit.report_success` reports, which the sessions of this package call. It takes at
-            most 4 % of the limit, or a fifth if the server throttles in spite of that, and the
-            burst that the server accepts is learned with it (`Statistics.burst`). None:
+            most 4 % of the limit, or up to 45 % if the server throttles in spite of that, and
+            the burst that the server accepts is learned with it (`Statistics.burst`). None:
             ``"auto"``; but with a store that processes share 4.5 % of the shortest period, 0.05 s
             at the most; and 0 without reports, with a `MemoryStore`, for a `FixedWindow`, whose
             periods are the calendar's, and for an algorithm of your own.
@@ -125,6 +125,8 @@ class RateLimiter:
             at once, if that is the limit. When it is throttled again, it spaces requests evenly at
             the rate that the server was seen to admit, follows the limit as an `AdaptiveRate`
             does, and gives the rate up when nothing was throttled for ten minutes.
+            One that is throttled at its own rate, whatever its burst and guard (``"auto"``), learns
+            a lower one in the same way, until its own proves to be right.
             With or without a rate limit, a run of failures (no response, 5xx, or a 403 without a
             report of limits) after many successes counts as throttled: some servers limit so.
             It needs the outcome of every request, which the sessions and transports of this

@@ -207,8 +207,8 @@ class Adaptation:
             Whether the limiter is paused because of this request.
         """
         feedback = self._needed()
-        if feedback.evidence is None and self.limits.learns_rate:
-            feedback.evidence = Evidence(slots=LearnedSlots(self.limits.slots or math.inf))
+        if feedback.evidence is None:
+            feedback.evidence = self._new_evidence(feedback)
         from_server = reason == "retry-after"
         # Fewer requests at once are the answer where an adaptive number of slots is the only limit.
         only_slots = (
@@ -227,6 +227,20 @@ class Adaptation:
         self.pause.await_trial()
         self._close_slots()
         return True
+
+    def _new_evidence(self, feedback: Feedback) -> Evidence | None:
+        """Return what learns a rate from 429s; None: none is to be learned.
+
+        A known rate may turn out to be too high: then one up to that is learned, as soon as neither
+        the burst nor the guard explains the 429s.
+        """
+        limits = self.limits
+        slots = LearnedSlots(limits.slots or math.inf)
+        if limits.learns_rate:
+            return Evidence(slots=slots)
+        may_learn = limits.learn_rate and limits.begin_small and feedback.guard is not None
+        known = limits.known_rate
+        return Evidence(known, slots=slots) if may_learn and known is not None else None
 
     def _close_slots(self) -> None:
         """Close all slots but one, where nothing else says what the server admits at once."""
@@ -315,17 +329,18 @@ class Adaptation:
             self.semaphore.close()
 
     def _use_pace(self, rate: float) -> None:
-        """Space requests at that rate, in tokens per second; infinity: no longer."""
+        """Space requests at that rate, in tokens per second; infinity: as the user's limits say."""
         now = self.bucket.now()
         pace, state = self.bucket.own
         if isinstance(pace, Pace) and rate < math.inf:
             pace.follow(state, now, rate)
             return
-        self.plan = Plan(Unlimited() if rate == math.inf else Pace(rate, most=math.inf))
-        self.bucket.use(now, self.plan.algorithm)
-        self.bucket.bound = None
-        if self.active is not None:
-            self.active.guard, self.limits.server_rates = None, ()
+        if rate < math.inf:
+            self._use(Plan(Pace(rate, most=math.inf)))
+        else:
+            limits = self.limits
+            self._use(limits.plan_for(None if limits.follows_server else limits.rate_limit))
+        self.limits.server_rates = ()
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
 

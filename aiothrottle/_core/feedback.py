@@ -176,7 +176,7 @@ class Feedback:
     rate: RateControl | None = None
     slots: SlotsControl | None = None
     guard: GuardControl | None = None
-    #: Where no rate was given: what the server admits since it throttled.
+    #: Where a rate may be learned: what the server admits since it throttled.
     evidence: Evidence | None = None
     #: The failures, while there were some not long ago.
     silent: SilentLimit | None = None
@@ -219,7 +219,8 @@ class Feedback:
     def restart(self) -> None:
         """Start anew with another clock, as the timestamps of the old one are void."""
         if self.evidence is not None:
-            self.evidence = Evidence(slots=LearnedSlots(self.evidence.slots.most))
+            evidence = self.evidence
+            self.evidence = Evidence(evidence.fastest, slots=LearnedSlots(evidence.slots.most))
         if self.rate is not None:
             self.rate = RateControl(self.rate.adaptive)
         self.silent = None
@@ -327,7 +328,9 @@ class Feedback:
             size = self.evidence.slots.size
             search = self.evidence.throttled(now, sent_at, pause, in_flight, sent)
             changes = _change("slots", self.evidence.slots.size, size)
-            if search is not None:
+            # A known rate is kept to until nothing else can be the reason.
+            known = self.guard is not None and self.guard.burst.explains_429s
+            if search is not None and not known:
                 self.rate = RateControl(search)
                 self.rate.state.begin_throttled(now)
                 changes += (Change("rate", search.initial, math.inf),)

@@ -129,6 +129,17 @@ class Limits:
         return self.learn_rate and self.begin_small and not given and not adapts
 
     @property
+    def known_rate(self) -> float | None:
+        """The tokens per second that the given rates allow; None: there are none, or of resources.
+
+        Of several resources any one may be the reason of a 429.
+        """
+        given = self.rate_limit
+        if given is None or given == SERVER or isinstance(given, Mapping | AdaptiveRate):
+            return None
+        return min(rate.limit / rate.period for rate in _rates(given))
+
+    @property
     def follows_server(self) -> bool:
         """Whether the user wants the server's rates to be followed."""
         return self.rate_limit == SERVER

@@ -178,12 +178,12 @@ class Observers:
         logger.info("%.200r uses its whole limit again", self.title)
 
     def log_learned_rate(self, rate: float) -> None:
-        """Log that a limiter without a rate has learned one; infinity: that it gives it up."""
+        """Log that a limiter learns a rate; infinity: that it gives it up."""
         if rate == math.inf:
             logger.info("%.200r gives up the rate that it has learned", self.title)
         else:
             logger.info(
-                "%.200r has no rate, and the server throttles it: it learns one, from %s/s on",
+                "%.200r learns a rate, from %s/s on: the server throttles it again and again",
                 *(self.title, number(rate)),
             )
 

@@ -2,7 +2,8 @@
 
 A limit is exceeded less often when requests are better spaced. So the requests between throttled
 ones are counted. If there are not many more of them after several cuts of the burst, the cuts were
-in vain. If there are far fewer when the burst is back, they were not.
+in vain. If there are far fewer when the burst is back, they were not. A limit admits about as many
+again and again, which chance does not.
 
 Invariant: nothing is taken for chance before `_EVENTS` events, and twice as many after a mistake.
 """
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 
 # Events that are compared. The requests between them: more than a burst that is too large would
 # leave, and fewer than are worth a thought.
-_EVENTS, _LEAST, _MOST = 5, 10, 200
+_EVENTS, _LEAST, _MOST = 6, 13, 200
+# By chance the longest of these is longer by this factor than the shortest: a limit admits about
+# the same number again and again.
+_UNEVEN = 2
 # With fewer cuts there are so many times as many requests, if they help; and so many of those with
 # the cuts are left without them, in so many events.
 _MORE, _LEFT, _TRIED = 3, 0.4, 3
@@ -22,8 +26,8 @@ class Chance:
     """The events of a limiter that keeps to its limit.
 
     >>> chance = Chance()
-    >>> [chance.throttled(sent, burst=10.0) for sent in (60, 80, 150, 190, 260)]
-    [False, False, False, False, True]
+    >>> [chance.throttled(sent, burst=10.0) for sent in (60, 80, 150, 190, 260, 290)]
+    [False, False, False, False, False, True]
     >>> chance.burst
     10.0
     """
@@ -67,5 +71,8 @@ class Chance:
     def _is_alike(gaps: tuple[int, ...]) -> bool:
         """Return whether the cuts have made no difference."""
         half = len(gaps) // 2
-        median = sorted(gaps)[half]
+        least, *_, most = ordered = sorted(gaps)
+        median = ordered[half]
+        if most < _UNEVEN * least:
+            return False
         return _LEAST <= median <= _MOST and sum(gaps[half:]) < _MORE * sum(gaps[:half])

@@ -6,7 +6,8 @@ a smaller burst than the limit (a small bucket) or none at all (even spacing, a 
 each such event the burst is halved, down to one token: requests are then evenly spaced. If even
 that is throttled, the spacing is too short for the jitter of the network, and is widened by steps.
 After a long pause there is no time for halves: the burst is one token at once. If none of this
-makes throttled requests rarer, they come by chance, and the burst returns.
+makes throttled requests rarer, they come by chance, and the burst returns; or the limit is lower
+than it is said to be, and the limiter learns its rate (`learned_rate`).
 
 Invariant: the burst never exceeds that of the limit; it shrinks only at throttled requests, and
 grows only after a while without any: as often as it was in use, and one step without that.
@@ -23,8 +24,8 @@ _LAST = 500
 # The spread of a few is smaller than that of many: so much is added, divided by their number.
 _FEW = 3.0
 # Beyond this part of the period, or so many seconds, it is hardly the network that is slow, but
-# some responses. So the guard costs at most a tenth of the limit; where that is not enough, so many
-# times as much for each step by which it is widened: a seventh, then a fifth.
+# some responses. So the guard costs at most a tenth of the limit. Where that is not enough, it is
+# longer by this factor for each step by which it is widened, up to the whole period.
 _LONGEST, _LONGEST_SECONDS, _WIDER = 1 / 9, 1.0, 1.5
 # The same as long as nothing was throttled: most servers answer unevenly, and need no guard for it.
 _LONGEST_AT_FIRST = 1 / 25
@@ -50,7 +51,8 @@ class SelfTuningGuard:
 
     Args:
         period: Seconds, the shortest of the periods that it guards. The guard is never longer than
-            a ninth of that, nor than a second; widened twice, a quarter, and 2.25 s.
+            a ninth of that, nor than a second; widened twice, a quarter, and 2.25 s; at the most,
+            the period.
 
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
@@ -105,8 +107,8 @@ class SelfTuningGuard:
         Args:
             intervals: 1 where requests may be sent in bursts, and the limit where they are evenly
                 spaced: then the spread shortens each of the intervals.
-            steps: 0, or 1 or 2 where a shorter guard was not enough: then it is at least as long as
-                the longest of one step less.
+            steps: How often a shorter guard was not enough: then it is at least as long as the
+                longest of one step less.
             was_throttled: Whether a request was throttled although the limit was kept.
         """
         part = _LONGEST_EVEN
@@ -114,8 +116,8 @@ class SelfTuningGuard:
             part = _LONGEST if was_throttled else _LONGEST_AT_FIRST
         longest = min(part * self.period, _LONGEST_SECONDS * intervals)
         self._intervals = intervals
-        self._least = longest * _WIDER ** (steps - 1) if steps else 0.0
-        self._most = longest * _WIDER**steps
+        self._most = min(longest * _WIDER**steps, self.period)
+        self._least = min(longest * _WIDER ** (steps - 1), self.period) if steps else 0.0
         return self._follow()
 
     def begin_long(self) -> None:
@@ -138,8 +140,9 @@ class SelfTuningGuard:
         return True
 
 
-# Steps by which the spacing can be widened.
-_MOST_STEPS = 2
+# Steps by which the guard can be widened, and where requests are evenly spaced: there they may
+# arrive in another order, if the jitter of the network is longer than an interval.
+_MOST_STEPS, _MOST_EVEN = 2, 6
 # Seconds. A server's clock has no finer resolution, so a smaller burst than the tokens of that time
 # tells nothing.
 _RESOLUTION = 0.001
@@ -214,6 +217,11 @@ class LearnedBurst:
     def is_even(self) -> bool:
         """Whether requests are evenly spaced."""
         return self.size <= 1.0
+
+    @property
+    def explains_429s(self) -> bool:
+        """Whether a smaller burst, or a wider spacing, may be all that the server wants."""
+        return self.steps < _MOST_STEPS
 
     @property
     def longest(self) -> float:
@@ -332,7 +340,7 @@ class LearnedBurst:
         if can_shrink:
             is_long = pause > _LONG_PAUSE * self.most * self.interval
             self.size = 1.0 if is_long else max(1.0, self.size // 2.0)
-        elif self.steps < _MOST_STEPS:
+        elif self.steps < (_MOST_EVEN if self.is_even else _MOST_STEPS):
             self.steps += 1
         self._changed(now)
         return before != (self.size, self.steps)

@@ -1,4 +1,4 @@
-"""The learned rate: a limiter without a rate finds one, once a server keeps throttling it.
+"""The learned rate: a limiter finds the rate of a server that keeps throttling it.
 
 An event is a 429 and all those of requests that were sent before it arrived. The first event says
 little: it may be due to a burst, or to other clients. The next one, after the pause, says that the
@@ -6,6 +6,9 @@ server admits so many tokens in the time of a pause and of the requests after it
 the rate at which an `AdaptiveRate` begins to search. If nothing was admitted in between, the server
 is still closed, and that says nothing. When nothing was throttled for long, the rate is given up;
 the next event brings it back.
+
+A known rate may be too high as well: other clients share the limit, or it was lowered. Then the
+search does not go beyond it, and ends when the known rate has proved to be right.
 
 Some servers answer some requests with a 429 by chance, whatever the rate. A limit shows itself: it
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
@@ -26,6 +29,8 @@ _SLOWEST, _FASTEST = 1 / 86400, 1e6
 # An event tells something about the next one for so many seconds, and the rate is kept for as long
 # without one; or for so many tokens, if they take longer.
 _MEMORY, _TOKENS = 600.0, 200.0
+# The same at the fastest rate, if that is the one that the user gave: it was right after all.
+_RIGHT = 30.0
 # A limit throttles that part of the requests in flight, two at the least.
 _PART = 1 / 3
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
@@ -50,6 +55,8 @@ class Evidence:
     10.0
     """
 
+    #: The fastest rate, in tokens per second: the one that the user gave, if any.
+    fastest: float = _FASTEST
     #: When the last event began, its 429s, and how many of them are a sign of a limit.
     since: float = -math.inf
     number: int = 0
@@ -122,7 +129,8 @@ class Evidence:
         if self.rate == math.inf or not is_limit:
             return None
         self.slots = LearnedSlots(self.slots.most)
-        return AdaptiveRate(min(max(self.rate, _SLOWEST), _FASTEST), _SLOWEST, _FASTEST)
+        slowest = min(_SLOWEST, self.fastest)
+        return AdaptiveRate(min(max(self.rate, slowest), self.fastest), slowest, self.fastest)
 
     def is_chance(self, now: float, sent_at: float) -> bool:
         """Record a 429 of the search; return whether the rate is to be given up.
@@ -144,7 +152,7 @@ class Evidence:
         return True
 
     def has_room(self, rate: float, now: float) -> bool:
-        """Return whether the rate is to be given up, as nothing was throttled for long.
+        """Return whether the rate is to be given up, as nothing was throttled for long enough.
 
         Args:
             rate: Tokens per second.
@@ -152,7 +160,7 @@ class Evidence:
         """
         if self.since == -math.inf:
             self.since = now  # the clock is another one than that of the last event
-        if now - self.since < max(_MEMORY, _TOKENS / rate):
+        if now - self.since < (_RIGHT if rate >= self.fastest else max(_MEMORY, _TOKENS / rate)):
             return False
         self.rate, self.needed = rate, 0
         return True

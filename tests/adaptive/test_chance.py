@@ -53,29 +53,30 @@ def events(gaps: list[int], chance: Chance, burst: float = 20.0, since: int = 0)
 
 
 def test_cuts_without_effect_show_chance() -> None:
-    assert events([300, 40, 60, 30, 70], Chance()) == [False] * 4 + [True]
-    assert not any(events([300, 5, 9, 9, 40], Chance())), "a burst that is too large"
-    assert not any(events([300, 20, 25, 60, 90], Chance())), "each cut helps"
-    assert not any(events([300, 250, 250, 300, 280], Chance())), "too rare to care"
+    assert events([300, 40, 60, 30, 70, 50], Chance()) == [False] * 5 + [True]
+    assert not any(events([300, 5, 9, 9, 12, 40], Chance())), "a burst that is too large"
+    assert not any(events([300, 20, 15, 25, 90, 140], Chance())), "each cut helps"
+    assert not any(events([300, 250, 250, 100, 300, 280], Chance())), "too rare to care"
+    assert not any(events([300, 50, 40, 30, 40, 55], Chance())), "the tokens of a limit"
 
 
 def test_chance_is_given_up_if_the_burst_was_the_reason_after_all() -> None:
     chance = Chance()
-    events([300, 40, 60, 30, 70], chance)
-    assert events([100, 40, 45, 60, 20], chance, since=500) == [True] * 5
+    events([300, 40, 60, 30, 70, 50], chance)
+    assert events([100, 40, 45, 60, 20], chance, since=550) == [True] * 5
     chance = Chance()
-    events([300, 40, 60, 30, 70], chance)
-    assert events([15, 10, 12], chance, since=500) == [True, True, False]
-    assert not any(events([40] * 8, chance, since=537)), "twice as many events are needed"
-    assert events([40] * 2, chance, since=857) == [False, True]
+    events([300, 40, 60, 30, 70, 50], chance)
+    assert events([15, 10, 12], chance, since=550) == [True, True, False]
+    assert not any(events([40, 90] * 5, chance, since=587)), "twice as many events are needed"
+    assert events([40] * 2, chance, since=1237) == [False, True]
 
 
 def test_burst_returns_with_the_limit_that_it_had() -> None:
     burst = LearnedBurst(most=20.0, interval=0.05)
     sizes = list[float]()
-    for number in range(1, 7):
-        burst.throttled(now=5.0 * number, sent_at=5.0 * number - 0.1, sent=50 * number)
+    for number, sent in enumerate([50, 80, 140, 180, 240, 270, 320], 1):
+        burst.throttled(now=5.0 * number, sent_at=5.0 * number - 0.1, sent=sent)
         sizes.append(burst.size)
-    assert sizes == [10.0, 5.0, 2.0, 1.0, 20.0, 20.0]
+    assert sizes == [10.0, 5.0, 2.0, 1.0, 1.0, 20.0, 20.0]
     assert burst.steps == 0
     assert burst.with_limit(10.0, 0.1).size == 10.0

@@ -442,9 +442,16 @@ def test_what_is_learned_is_in_progress_and_summary(
     shown = [text for text, colour in printed._parts(crawl) if colour == "yellow"]
     printed.ended(crawl)
     last = capsys.readouterr().err.splitlines()[-1]
-    if rates or not found:
-        assert not any(text.startswith("server ") for text in shown)
-        assert "Next time" not in last
-    else:
+    if found:
         assert f"server {found}" in shown
         assert last == f"The server {found}. Next time give {advice}"
+    else:
+        assert not any(text.startswith("server ") for text in shown)
+        assert "Next time" not in last
+
+
+def test_rate_that_was_given_is_not_learned(capsys: pytest.CaptureFixture[str]) -> None:
+    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), limits=(20.0, 10))
+    printed = report.Report(report.Messages(), sys.stderr, [Rate(20)], 10, drawn=False)
+    printed.ended(crawl)
+    assert "Next time" not in capsys.readouterr().err

@@ -191,12 +191,12 @@ async def test_429s_at_even_spacing_extend_the_guard() -> None:
     seen = observed(limiter)
     await send_two(limiter, 0.6)
     assert guard_of(limiter) == pytest.approx(1 / 14)
-    for _ in range(3):
+    for _ in range(8):
         await throttle_one(limiter, 1.0)
-    assert guard_of(limiter) == pytest.approx(1 / 14 * 1.5**2)
+    assert guard_of(limiter) == pytest.approx(1 / 14 * 1.5**6)
     adapted = [event for event in seen if isinstance(event, Adapted)]
-    assert [event.what for event in adapted] == ["guard"] * 3
-    assert [event.value for event in adapted] == pytest.approx([1 / 14, 1.5 / 14, 2.25 / 14])
+    assert [event.what for event in adapted] == ["guard"] * 7
+    assert [event.value for event in adapted] == pytest.approx([1.5**n / 14 for n in range(7)])
 
 
 async def test_guard_tunes_itself_by_default() -> None:

@@ -64,7 +64,7 @@ class Report:
         self._display = Display(screen, drawn=drawn)
         self._failures = 0
         self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
-        self._learns = not rates
+        self._given = min((it.limit / it.period for it in rates), default=math.inf)
         self._slots = slots
         self._began_at = time.monotonic()
 
@@ -121,9 +121,7 @@ class Report:
     def _learned(self, crawl: Crawl) -> tuple[str, str, str] | None:
         """Return what the run has learned of the server, as an option, and as an argument."""
         rate, slots = crawl.limits
-        if not self._learns:
-            return None
-        if rate is not None:
+        if rate is not None and rate < self._given:
             found = about(rate)
             return f"admits about {found}", f"--rate {found}", f'"{found}"'
         if slots is not None and slots < self._slots:

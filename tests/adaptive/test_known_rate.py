@@ -1,0 +1,138 @@
+"""A rate that is given, and higher than what the server admits: the limiter learns the true one."""
+
+import math
+
+import pytest
+
+from aiothrottle import RateLimiter, events
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Outcome, Server, simulate
+from tests.adaptive.session_in_time import run
+from tests.adaptive.test_learned_slots import minute
+from tests.support.effort import seeds
+from tests.support.server_limits import rolling_window
+
+SERVERS = {
+    "a window": Server("10/s", retry_after="none"),
+    "a fixed window": Server("10/s", "fixed-window"),
+    "a bucket": Server("10/s", "token-bucket", burst=5, retry_after="exact"),
+    "even spacing": Server("10/s", "token-bucket", burst=1, retry_after="none"),
+    "little": Server("2/s"),
+}
+
+
+def crawl(
+    limiter: RateLimiter,
+    server: Server,
+    seconds: float = 60.0,
+    seed: int = 0,
+    changes: dict[float, Server] | None = None,
+    latency: float = 0.01,
+    jitter: float = 0.005,
+) -> Outcome:
+    return simulate(
+        lambda: limiter,
+        server,
+        workers=24,
+        latency=latency,
+        jitter=jitter,
+        seconds=seconds,
+        seed=seed,
+        changes=changes or {},
+    )
+
+
+def throttled(outcome: Outcome, begin: float, end: float) -> float:
+    """Return the part of the requests of that time that was throttled."""
+    sent = [it for it in outcome.arrivals if begin <= it.at < end]
+    return sum(it.throttled for it in sent) / len(sent)
+
+
+def used(outcome: Outcome, begin: float, end: float, rate: float) -> float:
+    """Return the part of the rate that was used in that time."""
+    admitted = sum(begin <= it.at < end and not it.throttled for it in outcome.arrivals)
+    return admitted / rate / (end - begin)
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0, 5.0])
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS.keys())
+def test_rate_that_is_too_high_is_corrected(server: Server, factor: float) -> None:
+    true = server.rate.limit
+    for seed in seeds(2):
+        limiter = RateLimiter(Rate(factor * true, 1.0), concurrency_limit=8)
+        found = crawl(limiter, server, seed=seed)
+        assert throttled(found, 30.0, 60.0) <= 0.03
+        assert used(found, 20.0, 60.0, true) >= 0.75
+
+
+def test_without_that_it_is_throttled_for_ever() -> None:
+    limiter = RateLimiter("20/s", concurrency_limit=8, learn_rate=False)
+    assert throttled(crawl(limiter, SERVERS["a window"]), 30.0, 60.0) >= 0.05
+
+
+def test_three_clients_with_the_whole_rate_each_share_it() -> None:
+    found = simulate(
+        lambda: RateLimiter("20/s", concurrency_limit=8),
+        "20/s",
+        clients=3,
+        latency=0.01,
+        jitter=0.005,
+        seed=1,
+    )
+    assert throttled(found, 15.0, 60.0) <= 0.02
+    assert used(found, 15.0, 60.0, 20.0) >= 0.8
+
+
+def test_given_rate_is_back_when_the_server_admits_it() -> None:
+    limiter = RateLimiter("20/s", concurrency_limit=8)
+    rates: list[tuple[float, float]] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.Adapted) and event.what == "rate":
+            rates.append((event.before, event.value))
+
+    limiter.observe(note)
+    found = crawl(limiter, SERVERS["a window"], 300.0, changes={60.0: Server("20/s")})
+    assert rates[0][0] == math.inf
+    assert rates[-1] == (20.0, math.inf)
+    assert max(value for _, value in rates[:-1]) == 20.0, "never above the given rate"
+    assert throttled(found, 200.0, 300.0) == 0.0
+    assert used(found, 200.0, 300.0, 20.0) >= 0.95
+    assert limiter.statistics().bound_by == "rate"
+
+
+@pytest.mark.parametrize(
+    ("rate", "jitter", "least"), [(38, 0.047, 0.25), (20, 0.02, 0.5), (48, 0.01, 0.5)]
+)
+def test_jitter_longer_than_the_spacing_is_found(rate: int, jitter: float, least: float) -> None:
+    server = Server(Rate(rate, 1.0), "token-bucket", burst=1, retry_after="none")
+    limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
+    found = crawl(limiter, server, latency=0.03, jitter=jitter)
+    assert throttled(found, 20.0, 60.0) <= 0.03
+    assert used(found, 20.0, 60.0, rate) >= least
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(2, 0.3), (5, 0.2), (7, 1.5)])
+def test_limit_of_requests_at_once_is_found_besides(slots: int, seconds: float) -> None:
+    for seed in seeds(2):
+        found = minute(slots, seconds, 0.5, seed, RateLimiter("100/s", concurrency_limit=8))
+        assert (found.slots, found.rate) == (slots, 100.0)
+        assert found.throttled <= 6
+        assert found.used >= 0.85
+
+
+def test_next_loop_does_not_go_beyond_the_given_rate() -> None:
+    limiter = RateLimiter("12/s", concurrency_limit=8)
+    # Each has a loop and a clock of its own; in the first one there is only time for one event.
+    for seconds in (1.5, 60.0):
+        run(rolling_window(6), seconds, limiter=limiter)
+    assert limiter.statistics().rate_limit == pytest.approx(6.0, rel=0.1)
+    record = run(rolling_window(100), 60.0, limiter=limiter)
+    assert record.used(0.0, 60.0, 12.0) <= 1.02
+    assert limiter.statistics().rate_limit == 12.0
+
+
+def test_rates_of_resources_stay() -> None:
+    limiter = RateLimiter({"requests": "20/s"}, concurrency_limit=8)
+    crawl(limiter, SERVERS["a window"])
+    assert limiter.statistics().rate_limit == 20.0
