@@ -6,10 +6,10 @@ way. In virtual time 24 workers send for a minute, at most 8 requests at once. E
 same servers. *Throttled* is a share of the requests, *used* of what the server could have admitted.
 
 "No rate" is `RateLimiter(concurrency_limit=8)` in a session, and "pauses alone" the same with
-`learn_rate=False`. "The rate" is `RateLimiter(RATE, concurrency_limit=8)`. The last two are what
-`aiohttp-retry` does, with 8 requests at once, alone and behind the bucket of `aiolimiter` with the
-right rate: each 429 makes only its own request wait, and has a Retry-After even where the server
-sends none.
+`learn_rate=False`. "The rate" is `RateLimiter(RATE, concurrency_limit=8)`. The others are what
+`aiohttp-retry` does, with 8 requests at once, alone and behind the bucket of `aiolimiter` with that
+rate: each 429 makes only its own request wait, and has a Retry-After even where the server sends
+none. "Twice the rate" is what a second program leaves of a limit, or a user who is wrong.
 
 The worst servers admit less than one request a second, and most of them do not say how long to
 wait: with ten to forty requests in the minute, each probe of the limit is a large share. Two
@@ -181,12 +181,13 @@ class Alone(rivals.RetryAfterAlone):
 
 
 class BehindABucket(rivals.RetryAfterAlone):
-    """The same, behind a bucket of the right rate."""
+    """The same, behind a bucket of the slowest rate."""
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rates: Sequence[Rate]) -> None:
         super().__init__()
+        slowest = min(rates, key=lambda rate: rate.limit / rate.period)
         self.limiter = RateLimiter(
-            rate, algorithm=TokenBucket, concurrency_limit=AT_ONCE, guard=0.0
+            slowest, algorithm=TokenBucket, concurrency_limit=AT_ONCE, guard=0.0
         )
 
 
@@ -211,15 +212,22 @@ def theirs(make: Callable[[], rivals.Rival], case: Case, seed: int) -> Sequence[
     )
 
 
+def twice(rates: Sequence[Rate]) -> list[Rate]:
+    """Return rates that are too high."""
+    return [Rate(2 * rate.limit, rate.period) for rate in rates]
+
+
 CLIENTS: dict[str, Callable[[Case, int], Sequence[Arrival]]] = {
     "**no rate**": ours,
     "pauses alone": partial(ours, learn_rate=False),
     "retries alone": partial(theirs, Alone),
     "**the rate**": lambda case, seed: ours(case, seed, rate_limit=list(case.rates)),
     "the rate in a bucket, and retries": lambda case, seed: theirs(
-        partial(BehindABucket, min(case.rates, key=lambda rate: rate.limit / rate.period)),
-        case,
-        seed,
+        partial(BehindABucket, case.rates), case, seed
+    ),
+    "**twice the rate**": lambda case, seed: ours(case, seed, rate_limit=twice(case.rates)),
+    "twice the rate in a bucket, and retries": lambda case, seed: theirs(
+        partial(BehindABucket, twice(case.rates)), case, seed
     ),
 }
 
