@@ -1,8 +1,9 @@
 """Applies what a response reports of the server's limits to the limiter of its request.
 
 A quota only makes the limiter tighter, never looser than its own rate; a limiter without a rate of
-its own takes the server's. Each quota is one of the resource with the name of its unit, and has no
-effect where the limiter has none. What is not plausible has no effect either.
+its own, or whose own is throttled again and again, takes the server's. Each quota is one of the
+resource with the name of its unit, and has no effect where the limiter has none. What is not
+plausible has no effect either.
 """
 
 import math
@@ -66,7 +67,7 @@ def apply_limits(
         resources = (REQUESTS, *engine.resources)
         if known := [quota for quota in quotas if quota.resource in resources]:
             permit._update_quotas(known, evenly=use == "evenly")
-    if engine.limits.follows_server or engine.limits.learns_rate:
+    if engine.adaptation.heeds_reports:
         _follow(permit, rates, quotas)
 
 

@@ -91,6 +91,16 @@ class Adaptation:
         """Whether there are controllers that adapt to outcomes."""
         return self.active is not None or self.pattern is not None
 
+    @property
+    def heeds_reports(self) -> bool:
+        """Whether the server's rates hold: none is given, or that is throttled again and again."""
+        limits, active = self.limits, self.active
+        if limits.follows_server or limits.learns_rate:
+            return True
+        if active is None or active.evidence is None or active.guard is None:
+            return False
+        return not active.guard.burst.explains_429s
+
     def is_forgettable(self, now: float) -> bool:
         """Return whether nothing is learned that is not out of date."""
         return self.active is None or self.active.is_forgettable(now)
@@ -338,8 +348,7 @@ class Adaptation:
         if rate < math.inf:
             self._use(Plan(Pace(rate, most=math.inf)))
         else:
-            limits = self.limits
-            self._use(limits.plan_for(None if limits.follows_server else limits.rate_limit))
+            self._use(self._plan_of_user())
         self.limits.server_rates = ()
         self.semaphore.open(self.semaphore.closed)  # the pace spaces the requests
         self.observers.log_learned_rate(rate)
@@ -448,6 +457,11 @@ class Adaptation:
             )
         return plan
 
+    def _plan_of_user(self) -> Plan:
+        """Return a plan without what was learned or reported."""
+        limits = self.limits
+        return limits.plan_for(None if limits.follows_server else limits.rate_limit)
+
     def _use(self, plan: Plan, shared: "SharedBucket | None" = None) -> None:
         """Replace algorithm and guard; spent tokens stay spent."""
         own = plan.algorithm if shared is None else shared.use(plan.algorithm)
@@ -468,16 +482,20 @@ class Adaptation:
             TypeError, ValueError: A rate is wrong; nothing is changed.
         """
         limits = self.limits
-        reported = tuple(as_rate(rate) for rate in rates)
-        changed = bool(reported) and reported != limits.server_rates
-        if changed:
+        known = limits.known_rate or math.inf
+        reported = tuple(it for it in map(as_rate, rates) if it.limit / it.period < known)
+        changed = bool(rates) and reported != limits.server_rates
+        if changed and not reported:
+            self._use(self._plan_of_user())
+        elif changed:
             self._use(limits.plan_for(list(reported), before=self.feedback, of_server=True))
             if not limits.server_rates:  # what was sent before counts, here but not above
                 self.bucket.take_sent(self.bucket.now(), in_flight)
-            limits.server_rates = reported
             if self.observers.listeners:
                 key = self.observers.key
                 self.observers.emit(events.QuotaUpdated(key, None, None, reported))
+        if changed:
+            limits.server_rates = reported
         if not limits.rate_unknown:
             return changed
         limits.rate_unknown = False
@@ -513,7 +531,7 @@ class Adaptation:
                 bucket.expect_reset(quota.name, probe_at)
                 changed = True
         if is_refuted and not rates and limits.server_rates:
-            self._use(Plan(Unlimited()))
+            self._use(self._plan_of_user())
             limits.server_rates = ()
             return True
         return self.follow(rates, in_flight) or changed

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,10 +52,15 @@ class _Network(httpx.AsyncBaseTransport):
     """Delays requests and responses by 1 to 5 ms each."""
 
     def __init__(
-        self, admits: Admits, seed: int, retry_after: int | None, refusal: Refusal
+        self,
+        admits: Admits,
+        seed: int,
+        retry_after: int | None,
+        refusal: Refusal,
+        reports: Callable[[float], dict[str, str]],
     ) -> None:
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        self.refusal = refusal
+        self.refusal, self.reports = refusal, reports
         self.began_at = now()
         self.admits = admits
         self.random = random.Random(seed)
@@ -65,14 +71,16 @@ class _Network(httpx.AsyncBaseTransport):
         admitted = self.admits(now())
         times = self.record.admitted if admitted else self.record.throttled
         times.append(now() - self.began_at)
+        headers = self.reports(now())
         if not admitted:
             await asyncio.sleep(self.refusal.after)
             if self.refusal.status is None:
                 raise httpx.ReadTimeout("no answer", request=request)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         if admitted:
-            return httpx.Response(200, request=request)
-        return httpx.Response(self.refusal.status or 0, headers=self.headers, request=request)
+            return httpx.Response(200, headers=headers, request=request)
+        status = self.refusal.status or 0
+        return httpx.Response(status, headers=self.headers | headers, request=request)
 
 
 def run(
@@ -86,12 +94,13 @@ def run(
     retry_after: int | None = None,
     refusal: Refusal = THROTTLED,
     retry: Retry | None = None,
+    reports: Callable[[float], dict[str, str]] = lambda _: {},
 ) -> Record:
     """Let workers of a session send requests for so many seconds; return what the server saw.
 
     `every` is the time from one request of a worker to its next, if it gets the response in time;
-    `retry_after` is that of a 429, and `refusal` what comes instead of one; the seed is that of the
-    network's delays.
+    `retry_after` is that of a 429, and `refusal` what comes instead of one; `reports` returns the
+    headers of all responses of an instant. The seed is that of the network's delays.
     """
     limits = limiter or RateLimiter("20/s", concurrency_limit=8)
 
@@ -108,7 +117,7 @@ def run(
             await asyncio.sleep(next_at - now())
 
     async def main() -> Record:
-        network = _Network(admits, seed, retry_after, refusal)
+        network = _Network(admits, seed, retry_after, refusal, reports)
         transport = ThrottledTransport(limits, transport=network, retry=retry or Retry())
         async with httpx.AsyncClient(transport=transport) as client:
             tasks = [asyncio.create_task(work(client, network.record)) for _ in range(workers)]

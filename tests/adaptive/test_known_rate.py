@@ -132,6 +132,37 @@ def test_next_loop_does_not_go_beyond_the_given_rate() -> None:
     assert limiter.statistics().rate_limit == 12.0
 
 
+class Reporting:
+    """A server with windows of a second, which reports what remains, but not their length."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.second, self.count = limit, 0, 0
+
+    def admits(self, now: float) -> bool:
+        if int(now) > self.second:
+            self.second, self.count = int(now), 0
+        self.count += self.count < self.limit
+        return self.count < self.limit
+
+    def reports(self, now: float) -> dict[str, str]:
+        remaining, reset = self.limit - self.count, math.ceil(self.second + 1 - now)
+        names = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+        return dict(zip(names, map(str, (self.limit, remaining, reset)), strict=True))
+
+
+def test_reports_hold_once_the_given_rate_is_throttled() -> None:
+    limiter = RateLimiter("40/s", concurrency_limit=16)
+    server = Reporting(20)
+    found = run(server.admits, 60.0, limiter=limiter, retry_after=1, reports=server.reports)
+    assert limiter.statistics().rate_limit == 20.0
+    assert found.part_throttled(10.0, 60.0) <= 0.002
+    assert found.used(10.0, 60.0, 19.0) >= 0.75
+    server = Reporting(200)
+    found = run(server.admits, 60.0, limiter=limiter, retry_after=1, reports=server.reports)
+    assert limiter.statistics().rate_limit == 40.0, "the given one, as the server allows more"
+    assert found.used(10.0, 60.0, 40.0) >= 0.8
+
+
 def test_rates_of_resources_stay() -> None:
     limiter = RateLimiter({"requests": "20/s"}, concurrency_limit=8)
     crawl(limiter, SERVERS["a window"])
