@@ -245,12 +245,13 @@ class Adaptation:
         the burst nor the guard explains the 429s.
         """
         limits = self.limits
+        if feedback.slots is not None or not (limits.learn_rate and limits.begin_small):
+            return None
         slots = LearnedSlots(limits.slots or math.inf)
         if limits.learns_rate:
             return Evidence(slots=slots)
-        may_learn = limits.learn_rate and limits.begin_small and feedback.guard is not None
-        known = limits.known_rate
-        return Evidence(known, slots=slots) if may_learn and known is not None else None
+        known = None if feedback.guard is None else limits.known_rate
+        return None if known is None else Evidence(known, slots=slots)
 
     def _close_slots(self) -> None:
         """Close all slots but one, where nothing else says what the server admits at once."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from aiothrottle import RateLimiter, events
+from aiothrottle import AdaptiveConcurrency, RateLimiter, events
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, Server, simulate
 from tests.adaptive.session_in_time import run
@@ -161,6 +161,20 @@ def test_reports_hold_once_the_given_rate_is_throttled() -> None:
     found = run(server.admits, 60.0, limiter=limiter, retry_after=1, reports=server.reports)
     assert limiter.statistics().rate_limit == 40.0, "the given one, as the server allows more"
     assert found.used(10.0, 60.0, 40.0) >= 0.8
+
+
+def test_adaptive_slots_are_not_learned_besides() -> None:
+    limiter = RateLimiter("100/s", concurrency_limit=AdaptiveConcurrency(8, 2, 16))
+    slots = set[float]()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.Adapted) and event.what == "slots":
+            slots.add(event.value)
+
+    limiter.observe(note)
+    minute(7, 0.2, 0.1, 0, limiter)
+    assert slots
+    assert slots <= set(range(2, 17)), "never without a limit, as learned ones are"
 
 
 def test_rates_of_resources_stay() -> None:
