@@ -15,6 +15,7 @@ from aiothrottle import events
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle._core.limits import (
+    SERVER,
     UNCHANGED,
     ConcurrencyLimit,
     Limits,
@@ -172,7 +173,7 @@ class Adaptation:
         Returns:
             Whether decisions change.
         """
-        feedback = self.feedback
+        feedback = self.active or self.feedback
         if feedback is None:
             return False
         now, guard = self.bucket.now(), feedback.guard
@@ -244,14 +245,16 @@ class Adaptation:
         A known rate may turn out to be too high: then one up to that is learned, as soon as neither
         the burst nor the guard explains the 429s.
         """
-        limits = self.limits
+        limits, rates = self.limits, self.plan.rates
         if feedback.slots is not None or not (limits.learn_rate and limits.begin_small):
             return None
         slots = LearnedSlots(limits.slots or math.inf)
         if limits.learns_rate:
             return Evidence(slots=slots)
-        known = None if feedback.guard is None else limits.known_rate
-        return None if known is None else Evidence(known, slots=slots)
+        # Of several resources any one may be the reason of a 429.
+        if feedback.guard is None or limits.resources or limits.rate_limit == SERVER or not rates:
+            return None
+        return Evidence(min([it.limit / it.period for it in rates]), slots=slots)
 
     def _close_slots(self) -> None:
         """Close all slots but one, where nothing else says what the server admits at once."""
@@ -363,7 +366,7 @@ class Adaptation:
 
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
-        feedback = self.feedback
+        feedback = self.active or self.feedback
         guard = feedback and feedback.guard
         now = self.bucket.now()
         if guard and guard.burst.is_bounded:
@@ -483,8 +486,9 @@ class Adaptation:
             TypeError, ValueError: A rate is wrong; nothing is changed.
         """
         limits = self.limits
-        known = limits.known_rate or math.inf
-        reported = tuple(it for it in map(as_rate, rates) if it.limit / it.period < known)
+        evidence = self.active and self.active.evidence
+        fastest = evidence.fastest if evidence else math.inf
+        reported = tuple([it for it in map(as_rate, rates) if it.limit / it.period < fastest])
         changed = bool(rates) and reported != limits.server_rates
         if changed and not reported:
             self._use(self._plan_of_user())

@@ -329,8 +329,7 @@ class Feedback:
             search = self.evidence.throttled(now, sent_at, pause, in_flight, sent)
             changes = _change("slots", self.evidence.slots.size, size)
             # A known rate is kept to until nothing else can be the reason.
-            known = self.guard is not None and self.guard.burst.explains_429s
-            if search is not None and not known:
+            if search is not None and not (self.guard and self.guard.burst.explains_429s):
                 self.rate = RateControl(search)
                 self.rate.state.begin_throttled(now)
                 changes += (Change("rate", search.initial, math.inf),)

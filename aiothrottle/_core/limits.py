@@ -123,21 +123,10 @@ class Limits:
     @property
     def learns_rate(self) -> bool:
         """Whether a rate is learned, as none is given and every outcome is reported."""
-        follows = self.follows_server and not self.server_rates
+        follows = self.rate_limit == SERVER and not self.server_rates
         given = not (self.rate_limit is None or follows) or self.algorithm is not None
         adapts = isinstance(self.concurrency_limit, AdaptiveConcurrency)
         return self.learn_rate and self.begin_small and not given and not adapts
-
-    @property
-    def known_rate(self) -> float | None:
-        """The tokens per second that the given rates allow; None: there are none, or of resources.
-
-        Of several resources any one may be the reason of a 429.
-        """
-        given = self.rate_limit
-        if given is None or given == SERVER or isinstance(given, Mapping | AdaptiveRate):
-            return None
-        return min(rate.limit / rate.period for rate in _rates(given))
 
     @property
     def follows_server(self) -> bool:
