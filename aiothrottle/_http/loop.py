@@ -683,7 +683,9 @@ class RetryLoop(Generic[_Request, _Response]):
                 everywhere=outcome.everywhere,
             )
         if status is not None:
-            if outcome.response is None or status >= LEAST_FAILURE:
+            # An error of `raise_for_status` is an answer, a body that got lost is none.
+            lost = outcome.error is not None and self._adapter.classify(outcome.error).unanswered
+            if lost or status >= LEAST_FAILURE:
                 permit._report_failure(status, self._pause_rule)
             elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
                 permit._report_answer()

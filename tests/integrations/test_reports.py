@@ -7,16 +7,17 @@ adaptive limits learn from successes and failures.
 import asyncio
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
-from aiothrottle.aiohttp import Retry
+from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
-from tests.support.serving import Handler, answer, hang_up, never, until
+from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
 
 LIMITS = Feature.LIMITS
@@ -133,6 +134,21 @@ async def test_forbidden_pages_are_no_failures_of_the_server() -> None:
         for _ in range(10):
             await client.get("http://a/")
     assert limiter.statistics().concurrency_limit == 4
+
+
+@pytest.mark.parametrize("last", [answer(404), answer(302, Location="/")], ids=["404", "loop"])
+async def test_error_that_aiohttp_makes_of_an_answer_is_no_failure(last: Handler) -> None:
+    limiter = RateLimiter(100_000)
+    async with (
+        serving(*[answer()] * 40, last) as (url, _),
+        ThrottledSession(limiter, raise_for_status=True) as session,
+    ):
+        for _ in range(40):
+            await session.get(url)
+        for _ in range(8):  # of a run that looks like a limit
+            with pytest.raises(aiohttp.ClientResponseError):
+                await session.get(url)
+    assert (limiter.statistics().throttled, limiter.statistics().pauses) == (0, 0)
 
 
 @pytest.mark.parametrize(
