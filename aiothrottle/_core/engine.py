@@ -1191,6 +1191,7 @@ class Engine:
             Whether the server seems to throttle without saying so: the engine is paused.
         """
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
+        self.bucket.now()  # counts what started on credit
         successes = self.bucket.granted - in_flight
         seconds = self.adaptation.silent_pause(age, successes)
         if seconds is not None:

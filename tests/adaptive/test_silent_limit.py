@@ -1,5 +1,6 @@
 """A server that limits without a 429: unlike one that is merely broken, and kept to."""
 
+import asyncio
 import math
 import random
 from collections import Counter
@@ -10,7 +11,9 @@ import pytest
 from aiothrottle import RateLimiter, Retry, events
 from aiothrottle.adaptive.silent_limit import SilentLimit
 from tests.adaptive.session_in_time import Record, Refusal, run
+from tests.integrations.scripted import Script
 from tests.support.server_limits import Admits
+from tests.support.virtually import virtual
 
 # ---- servers -------------------------------------------------------------------------------------
 
@@ -92,6 +95,16 @@ def test_silent_limit_is_kept_to_without_a_rate(
         assert record.lost <= lost * record.ended
         assert record.used(0.0, 60.0, 20.0) >= used
         assert limiter.statistics().throttled > 0
+
+
+@virtual
+async def test_requests_that_started_on_credit_count_as_successes() -> None:
+    limiter = RateLimiter(concurrency_limit=5)
+    async with Script(*[200] * 100, 500).client(limiter, retry=Retry(attempts=1)) as client:
+        for _ in range(110):
+            await client.get("http://a/")
+            await asyncio.sleep(0.01)
+    assert limiter.statistics().pauses > 0
 
 
 @pytest.mark.parametrize(
