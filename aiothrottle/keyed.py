@@ -221,7 +221,8 @@ class KeyedRateLimiter:
         by ``X-RateLimit-Bucket``: begin with the route as the key, and merge it into the bucket. A
         bucket that is new takes over the limiter of the route, with its waiters and all that is
         spent. Otherwise the bucket is charged what the route has spent, and its present waiters
-        too, which are granted where they wait. Slots that the route holds do not count there.
+        too, which are granted where they wait. Slots that the route holds do not count there. A
+        route that changes its bucket leaves behind what it has spent.
 
         A merged key is forgotten with the other one.
 
@@ -245,6 +246,8 @@ class KeyedRateLimiter:
         old, new = self._limiters.get(key), self._limiters.get(into)
         if key == into or (old is not None and old is new):
             return
+        if old is not None and old._engine.key != key:
+            old = None  # of the bucket where it counted until now, and which others may share
         has_override = key in self._overrides or into in self._overrides
         if old is not None and new is None and into not in self._alive and not has_override:
             old._engine.observers.key = into

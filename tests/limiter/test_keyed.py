@@ -269,6 +269,18 @@ async def test_key_in_use_is_charged_what_the_other_has_spent() -> None:
     assert (parent.statistics().granted, (await parent.peek()).remaining) == (2, 98)
 
 
+async def test_key_that_changes_its_bucket_leaves_the_others_there() -> None:
+    limiters = KeyedRateLimiter("10/h")
+    for key, bucket in (("/a", "1"), ("/b", "1"), ("/b", "2"), ("/c", "3")):
+        await visit(limiters[key])
+        limiters.merge(key, bucket)
+    assert limiters["/a"] is limiters["1"] is not limiters["/b"] is limiters["2"]
+    for bucket in ("1", "3", "2") * 9:
+        limiters.merge("/b", bucket)
+    remaining = [(await limiters.peek(bucket)).remaining for bucket in "123"]
+    assert remaining == [7, 10, 9]
+
+
 async def test_merged_key_keeps_the_limits_of_its_own_override() -> None:
     limiters = KeyedRateLimiter("1/s", overrides={"bucket": {"rate_limit": "3/s"}})
     await visit(limiters["/a"])
