@@ -49,6 +49,10 @@ class Amounts(float):
         self.by_name = named
         return self
 
+    def __getnewargs__(self) -> tuple[Mapping[str, float]]:  # type: ignore[override]
+        """Return what pickling and copying make it of; by default of a float."""
+        return (self.by_name,)
+
     def __add__(self, other: float) -> "Amounts":
         tokens = dict(self.by_name)
         for name, more in by_name(other).items():

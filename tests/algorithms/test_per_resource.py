@@ -1,5 +1,7 @@
 """Specifies `PerResource`: each algorithm decides as it does alone, by its part of the cost."""
 
+import copy
+import pickle
 from typing import Any
 
 from hypothesis import given
@@ -65,6 +67,12 @@ def test_parts_decide_as_they_do_alone(steps: list[tuple[float, float, bool]]) -
         assert BOTH.reset_after(state, now) == max(resets)
     loaded = BOTH.load(BOTH.dump(state))
     assert BOTH.remaining(loaded, now) == BOTH.remaining(state, now)
+
+
+def test_copy_is_equal() -> None:
+    for copied in (copy.deepcopy(BOTH), pickle.loads(pickle.dumps(BOTH))):
+        assert copied == BOTH
+        assert by_name(copied.capacity) == {"requests": 3.0, "tokens": 10.0}
 
 
 def test_rates_that_change_in_number_inherit_the_rest() -> None:
