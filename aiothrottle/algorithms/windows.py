@@ -191,7 +191,7 @@ class Sections(Window):
             missing -= state.counts[place]
             if missing <= 0:
                 return state.newest + 1 + place
-        return state.newest + self._number
+        return max(self._present(state, now), state.newest + self._number)  # but for rounding
 
 
 @dataclass(frozen=True, slots=True, init=False)

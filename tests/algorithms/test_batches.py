@@ -43,6 +43,9 @@ def test_rounding_of_the_costs_ahead_delays_nothing(kind: Any) -> None:
     algorithm = kind("3/s")
     assert 2.2 + 0.2 + 0.6 > 3.0
     assert delay_behind(algorithm, algorithm.start(), 0.0, 0.6, 2.2 + 0.2) == 0.0
+    # As much as the rounding itself, but for the last bits.
+    for tokens in (1e-9, (1.0 + 1e-9) - 1.0):
+        assert delay_behind(kind("1/s"), kind("1/s").start(), 0.0, 1, tokens) == 0.0
 
 
 @pytest.mark.parametrize("algorithm", [case[0] for case in BEHIND if case[2] == 1], ids=repr)
