@@ -165,6 +165,7 @@ class SharedSemaphore:
                 self._tries.append(answered)
                 self._changed(None)
                 await answered
+            trying.discard(mark)  # it takes the slot before it waits for anything else
             yield
         finally:
             trying.discard(mark)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, Permit, RateLimiter, SharedConcurrency
-from aiothrottle.stores import MemoryStore
+from aiothrottle.stores import Claim, Granted, Key, MemoryStore, Store
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
@@ -24,7 +24,7 @@ def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permi
     return [asyncio.create_task(coroutine) for coroutine in coroutines]
 
 
-def with_rate(store: MemoryStore, rate: str, limit: int) -> RateLimiter:
+def with_rate(store: Store, rate: str, limit: int) -> RateLimiter:
     return RateLimiter(rate, concurrency_limit=SharedConcurrency(limit), store=store, key="x")
 
 
@@ -218,6 +218,45 @@ async def test_closing_returns_unused_slots() -> None:
     held.release()
     await asyncio.sleep(1)
     assert shared.is_empty
+
+
+@virtual
+async def test_closing_waits_for_a_request_that_waits_for_its_token_only() -> None:
+    server = Server()
+    limiter = with_rate(Client(server), "9/s", 9)
+    held = await limiter.acquire()
+    server.latency = 0.4
+    trying = asyncio.create_task(limiter.try_acquire())
+    await asyncio.sleep(0.7)  # it has a slot, and the answer with its token is on the way
+    server.mode, server.latency = "refuses", 0.0
+    held.release()  # which the store does not take
+    await asyncio.sleep(0.01)
+    await limiter.aclose()  # no busy loop: time passes
+    decision = await trying
+    assert decision.permit is not None
+    decision.permit.release()
+
+
+@virtual
+async def test_request_that_does_not_wait_claims_one_slot() -> None:
+    wanted: list[int] = []
+
+    class Counting(Client):
+        async def claim(self, key: Key, claim: Claim) -> Granted:
+            wanted.append(claim.held + claim.wanted)
+            return await super().claim(key, claim)
+
+    server = Server()
+    server.latency = 0.4
+    limiter = with_rate(Counting(server), "9/s", 9)
+    tries: list[asyncio.Task[Any]] = []
+    for _ in range(2):  # the second, while the first waits for its token only
+        tries.append(asyncio.create_task(limiter.try_acquire()))
+        await asyncio.sleep(0.5)
+    assert all(await asyncio.gather(*tries))
+    assert max(wanted) == 2
+    for each in tries:
+        each.result().permit.release()
 
 
 def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
