@@ -442,7 +442,7 @@ class Engine:
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
-            self._check_wait(waiter, now)
+            self._check_wait(waiter, bucket.now())
         if self.semaphore.filled_by is not None and waiter.is_patient:
             holder = self.semaphore.filled_by()
             if holder is not None and holder is current_task(loop):
@@ -887,6 +887,7 @@ class Engine:
             self._charges += 1
             if self.queue.count == self._charges:
                 self._charge_at_head(now)
+                self.wake()  # ends the consumer, as the queue is empty
 
     def _charge_at_head(self, now: float) -> None:
         """Take the tokens of the rejected requests at the head of the queue, and remove them."""
