@@ -59,6 +59,24 @@ class ReservedState:
             return self.ready[0].cost
         return total([reservation.cost for reservation in self.ready])
 
+    def serves(self, cost: float, patience: float) -> bool:
+        """Return whether reservations for the cost are ready within so many seconds, at any time.
+
+        Others were made for waiters that have left, or that stand behind the one of this cost.
+        """
+        ready = self.ready
+        if covers(ready[0].cost, cost):
+            return True
+        tokens, first = 0.0, 0
+        for last in ready:
+            tokens += last.cost
+            while ready[first].at <= last.at - patience:
+                tokens -= ready[first].cost
+                first += 1
+            if covers(tokens, cost):
+                return True
+        return False
+
     def counted(self, owed: Reservation, cost: float, instant: float) -> None:
         """Note the instant at which the store counted a cost; return what was refunded meanwhile.
 

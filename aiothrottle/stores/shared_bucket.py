@@ -403,7 +403,8 @@ class SharedBucket:
             cost = waiter.cost
             if not cost:
                 continue
-            if not costs and tokens and (tokens == cost or covers(tokens, cost)):
+            is_reserved = not costs and tokens and (tokens == cost or covers(tokens, cost))
+            if is_reserved and (begun or reserved.serves(cost, self._prefetch.patience)):
                 if not begun and is_enough:
                     return []
                 tokens -= cost

@@ -10,7 +10,7 @@ from aiothrottle import LeakyBucket, RateLimiter, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.batching import Batching
 from aiothrottle.testing import greatest_count
-from tests.support.virtually import now, virtual, visits
+from tests.support.virtually import now, virtual, visit, visits
 from tests.support.watching import Watched, others
 
 
@@ -130,3 +130,16 @@ async def test_round_trip_that_grows_and_shrinks_is_followed() -> None:
     assert store.horizons[-1] == near
     await asyncio.sleep(1.0)
     assert len(store.taken()) == len(granted)
+
+
+@pytest.mark.parametrize("cost", [1, 3, 5])
+@virtual
+async def test_reservations_of_light_waiters_do_not_starve_one_ahead_of_them(cost: float) -> None:
+    rates: list[Any] = ["20/s", "30/min"]  # the tokens of one call come two seconds apart
+    limiter = RateLimiter(rates, algorithm=LeakyBucket, guard=0.0, store=Far(0.2), key="x")
+    await visit(limiter)
+    light = visits(limiter, 6)
+    await asyncio.sleep(2.0)
+    async with asyncio.timeout(60.0):
+        first, second, *others = await asyncio.gather(visit(limiter, cost, priority=1), *light)
+    assert max(first, second) < min(others)  # one of them was about to start
