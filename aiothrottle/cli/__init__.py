@@ -74,6 +74,17 @@ class _Parser(argparse.ArgumentParser):
         """Print the usage and the message, with a suggestion, and exit."""
         super().error(self._plain(message))
 
+    def _print_message(
+        self,
+        message: str,
+        file: Any = None,  # noqa: ANN401 - of argparse
+    ) -> None:
+        """Print; an output that cannot be written raises, which `argparse` would hide."""
+        if file is sys.stdout:
+            print(message, end="")
+        else:
+            super()._print_message(message, file)
+
     def _plain(self, message: str) -> str:
         if found := _UNKNOWN_ARGUMENT.match(message):
             given = found[1].partition("=")[0]

@@ -221,7 +221,7 @@ def test_list_in_the_other_format_is_rejected(tmp_path: Path, command: Command, 
 
 def test_fetch_needs_a_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    monkeypatch.setattr(os, "isatty", [True].__getitem__)
+    monkeypatch.setattr(os, "isatty", (0).__eq__)  # of standard input
     ended = command("fetch")
     assert ended.status == 2
     assert "no URLs: give some, or a list by --input-file or on standard input" in ended.messages
