@@ -351,8 +351,10 @@ class FailoverStore:
         self.outage.move_to(loop)
 
     async def close(self) -> None:
-        """Leave no task."""
-        self._recorded = self._fallback.spent = None
+        """Leave no task, and nothing to return; a call after that begins anew."""
+        self._recorded, self.waits = None, False
+        if self._fallback.spent is not None:
+            self._fallback.begin_outage()
         task, self._task = self._task, None  # so that its end has it try no more
         if task is not None:
             task.cancel()
