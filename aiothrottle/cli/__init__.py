@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiothrottle import __version__
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help or the version (0), or are invalid (2).
     """
+    if sys.stderr is None:  # it was closed; a file that is opened must not take its place
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)

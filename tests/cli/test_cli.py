@@ -284,6 +284,25 @@ def test_missing_package_is_named(
     assert f"pip install 'aiothrottle-client[{extra}]'" in ended.messages
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("closed", "status", "printed", "messages"),
+    [
+        ("2", 1, '{"url": "ftp://x"', ""),
+        ("1", 2, "", "aiothrottle fetch: error: standard output cannot be written: "),
+    ],
+)
+def test_standard_stream_may_be_closed(
+    closed: str, status: int, printed: str, messages: str
+) -> None:
+    command = [sys.executable, "-m", "aiothrottle", "fetch", "ftp://x"]
+    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
+    ended = subprocess.run(shell, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == status
+    assert ended.stdout.startswith(printed)
+    assert ended.stderr.startswith(messages)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")
 def test_full_disk_is_one_line() -> None:
     problem = "aiothrottle: the output cannot be written: No space left on device"

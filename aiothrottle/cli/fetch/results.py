@@ -397,7 +397,10 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
             contains other data than records.
     """
     if path is None:
-        return Output(_STANDARD_OUTPUT, Done())
+        try:
+            return Output(_STANDARD_OUTPUT, Done())
+        except OSError as error:
+            raise OutputError(f"standard output cannot be written: {error.strerror}") from error
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
     try:
         descriptor = os.open(path, flags, 0o666)
