@@ -146,6 +146,7 @@ class Body(Payload):
             await asyncio.wait([self._upload])
         upload = _Upload(writer)
         self._upload = asyncio.create_task(self.content.write_with_length(upload, content_length))
+        self._upload.add_done_callback(_take_error)
         try:
             await asyncio.shield(self._upload)
         except asyncio.CancelledError:
@@ -226,6 +227,12 @@ class _Upload(_BodyWriter):
         self._is_given_up = True
         if self._is_writing:
             task.cancel()
+
+
+def _take_error(upload: asyncio.Task[None]) -> None:
+    """Take the error of an upload that was given up: its file may be closed by then."""
+    if not upload.cancelled():
+        upload.exception()
 
 
 def _make_payload(data: object) -> Payload:
