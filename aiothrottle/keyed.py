@@ -262,6 +262,7 @@ class KeyedRateLimiter:
             spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
             self._absorb(engine)
+            self._alive[object()] = engine  # it has no key any more, but waiters to serve
 
     def _adopt(self, key: Hashable, limiter: RateLimiter) -> None:
         """Use a limiter for one more key."""

@@ -269,6 +269,17 @@ async def test_key_in_use_is_charged_what_the_other_has_spent() -> None:
     assert (parent.statistics().granted, (await parent.peek()).remaining) == (2, 98)
 
 
+async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
+    limiters = KeyedRateLimiter("1/h")
+    for key in ("/a", "bucket"):
+        await visit(limiters[key])
+    waiting = await queued(limiters["/a"], 2)
+    limiters.merge("/a", "bucket")
+    assert limiters.total().waiting == 2
+    await limiters.aclose()
+    assert await errors_of(waiting) == (errors.LimiterClosed,) * 2
+
+
 async def test_key_that_changes_its_bucket_leaves_the_others_there() -> None:
     limiters = KeyedRateLimiter("10/h")
     for key, bucket in (("/a", "1"), ("/b", "1"), ("/b", "2"), ("/c", "3")):
