@@ -196,6 +196,8 @@ class Recorder(Generic[S]):
             if not keys or key is None:
                 return (rest,)
             label = str(key)
+            if not label.isascii():  # half of a surrogate pair would break each export
+                label = label.encode(errors="backslashreplace").decode()
             series = recording.series.get(label)
             if series is None:
                 if len(recording.series) > keys:  # one series is that of the other keys

@@ -231,6 +231,19 @@ async def test_keys_have_labels_on_request_up_to_a_bound(
 
 
 @virtual
+async def test_key_that_is_no_valid_text_leaves_the_others_readable(
+    prometheus: Prometheus, telemetry: Telemetry
+) -> None:
+    keyed = KeyedRateLimiter(100)
+    for either in (prometheus, telemetry):
+        either.metrics.watch(keyed, "keyed", keys=5)
+    for key in ("a", "\ud800", "é"):
+        await keyed.acquire(key)
+    assert telemetry.keys("keyed") == {"a": 1, "\\ud800": 1, "é": 1}
+    assert len(prometheus.keys("keyed")) == 4  # with that of other keys
+
+
+@virtual
 async def test_unwatched_limiter_is_uncounted(prometheus: Prometheus, telemetry: Telemetry) -> None:
     limiter = RateLimiter(100)
     stop, stop_telemetry = (it.metrics.watch(limiter, "api") for it in (prometheus, telemetry))
