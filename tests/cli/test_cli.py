@@ -116,7 +116,15 @@ WRONG = [
     ),
     ("fetch http://a/ --rate 5/s --burst 0", "--burst: must be a whole number from 1"),
     ("fetch http://a/ --burst 2", "--burst bounds the use of a rate: give --rate"),
+    (
+        "fetch http://a/ --profile openai --rate requests=5/s --rate tokens=9/s --burst 6",
+        "--burst 6 is more than --rate 5/s admits at once: give",
+    ),
     ("fetch http://a/ --guard 1", "--guard stretches the period of a rate"),
+    (
+        "fetch http://a/ --rate 9/min --per-host 1/250ms --guard 1",
+        "--guard 1 is longer than the period of 1/0.25s: give 0.25 at the most",
+    ),
     ("fetch http://a/ --retries -1", "must be a whole number from 0"),
     ("fetch http://a/ --max-time soon", "must be a number of seconds"),
     ("fetch http://a/ --max-retry-after 0", "must be a number of seconds, above 0"),

@@ -212,6 +212,7 @@ class Limits:
                 "too, such as --per-host requests=5/s"
             )
         self._check_burst()
+        self._check_guard()
 
     def _check_burst(self) -> None:
         """Reject a burst that a rate never admits, or that no rate bounds."""
@@ -222,10 +223,19 @@ class Limits:
             if not of_requests:
                 raise ValueError(f"--burst bounds requests: give {option_} requests=10/s")
             least = min(of_requests, key=lambda rate: rate.limit)
-            if self.profile is None and self.burst > least.limit:  # else it is a token bucket
+            if self.burst > least.limit:
                 raise ValueError(
                     f"--burst {self.burst} is more than {option_} {least} admits at once: give "
                     f"{number(least.limit)} at the most"
+                )
+
+    def _check_guard(self) -> None:
+        """Reject a guard that is longer than a period."""
+        for each in chain(*self.rate, *self.per_host):
+            if self.guard is not None and self.guard > each.rate.period:
+                raise ValueError(
+                    f"--guard {number(self.guard)} is longer than the period of {each.rate}: give "
+                    f"{number(each.rate.period)} at the most"
                 )
 
     @property
