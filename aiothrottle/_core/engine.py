@@ -1021,10 +1021,10 @@ class Engine:
         if self.queue.resuming:
             return None  # the last of them makes the consumer serve again
         now = self.bucket.now()
-        if now < self.pause.opens_at:
-            return self.pause.closed_for(now)
         if self._charges:
             self._charge_at_head(now)
+        if now < self.pause.opens_at:
+            return self.pause.closed_for(now)
         semaphore = self.semaphore
         if semaphore.closed:
             semaphore.open_late(now)

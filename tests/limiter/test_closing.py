@@ -5,7 +5,14 @@ import re
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, ThrottleError
+from aiothrottle import (
+    KeyedRateLimiter,
+    LimiterClosed,
+    RateLimiter,
+    ThrottleError,
+    ThrottleTimeout,
+    WaitUntil,
+)
 from tests.limiter.common import errors_of, queued, together
 from tests.support.virtually import counts, now, turns, visit, visits
 
@@ -25,6 +32,16 @@ async def test_aclose_rejects_waiters_and_newcomers() -> None:
             await ask()
     assert issubclass(LimiterClosed, ThrottleError)
     assert issubclass(LimiterClosed, RuntimeError)
+
+
+async def test_aclose_waits_for_no_pause_to_charge_a_rejected_request() -> None:
+    limiter = RateLimiter(algorithm=WaitUntil(1, 1, 10))
+    started, waiter, rejected = await queued(limiter, 3)
+    limiter.pause(3600)
+    await limiter.aclose()
+    assert now() == 0.0
+    outcomes = await errors_of([started, waiter, rejected])
+    assert outcomes == (float, LimiterClosed, ThrottleTimeout)
 
 
 async def test_running_requests_survive_aclose() -> None:
