@@ -315,7 +315,7 @@ def annotation_text(annotation: object) -> str:
     text = re.sub(r"ForwardRef\('([^']+)'[^)]*\)", r"\1", text)
     text = re.sub(r"\*?<class '([^']+)'>", r"\1", text)
     text = SHORT.sub("", text).replace("NoneType", "None").replace("~", "").replace("'", '"')
-    return joined_union(re.sub(r"Optional\[([^\[\]]+)\]", r"\1 | None", text))
+    return joined_union(re.sub(r"Optional\[((?:[^\[\]]|\[[^\[\]]*\])+)\]", r"\1 | None", text))
 
 
 def joined_union(text: str) -> str:

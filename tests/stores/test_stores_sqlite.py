@@ -346,6 +346,7 @@ async def test_loops_of_several_threads_share_a_store(store: SQLiteStore) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_forked_process_opens_its_own_connection(path: Path) -> None:
     """And the parent's is as before, when the child has ended."""
     store = SQLiteStore(path)
