@@ -273,7 +273,8 @@ class Feedback:
         if self.evidence is not None and own:
             size = self.evidence.slots.size
             self.evidence.succeeded(sent_at, cost)
-            changes += _change("slots", self.evidence.slots.size, size)
+            if self.evidence.slots.size != size:
+                changes += (Change("slots", self.evidence.slots.size, size),)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
