@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from tests.support.effort import examples
-from tests.support.servers import Valkey
+from tests.support.servers import Cluster, Process, Sentinels, SlowServers, Valkey, memcached
 from tests.support.skips import summary
 
 examples(50).register_profile("default", examples(50))
@@ -104,6 +104,53 @@ def own_valkey() -> Iterator[Valkey]:
     server = Valkey()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def memcached_server() -> Iterator[Process]:
+    server = memcached()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def slow_servers(request: pytest.FixtureRequest) -> Iterator[SlowServers]:
+    """Start those of this run at its begin, all at once, while other tests run."""
+    servers, wanted = SlowServers(), set[object]()
+    for item in request.session.items:
+        wanted.update(getattr(item, "fixturenames", ()))
+        if call := getattr(item, "callspec", None):
+            wanted.update(it for it in call.params.values() if isinstance(it, str))
+    for kind in servers.KINDS.keys() & wanted:
+        servers.start(kind)
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(slow_servers: SlowServers) -> Cluster:
+    """Three masters; if a test stops one, it starts it again."""
+    servers: Cluster = slow_servers.start("cluster").result()
+    return servers
+
+
+@pytest.fixture(scope="session")
+def sentinel(slow_servers: SlowServers) -> Sentinels:
+    servers: Sentinels = slow_servers.start("sentinel").result()
+    return servers
+
+
+@pytest.fixture(scope="session")
+def own_sentinel(slow_servers: SlowServers) -> Sentinels:
+    """Sentinels for one test, which may kill their master."""
+    servers: Sentinels = slow_servers.start("own_sentinel").result()
+    return servers
+
+
+@pytest.fixture(scope="session")
+def mongodb(slow_servers: SlowServers) -> Process:
+    server: Process = slow_servers.start("mongodb").result()
+    return server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Virtual time, and servers that the tests of outages share: no test may stop them."""
+"""Virtual time, and the servers that the tests of outages share: no test may stop them."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aiothrottle.testing import VirtualTimeLoop
-from tests.support.servers import Cluster, Process, memcached, mongodb
+from tests.support.servers import SlowServers
 
 # All others need a real server.
 IN_VIRTUAL_TIME = {"choices", "costs", "patient", "recovery", "shares", "slots", "wait_until"}
@@ -20,32 +20,15 @@ def pytest_asyncio_loop_factories(
     return {"virtual": VirtualTimeLoop} if is_virtual else None
 
 
-@pytest.fixture(scope="session")
-def mongo() -> Iterator[Process]:
-    server = mongodb()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def cache() -> Iterator[Process]:
-    server = memcached()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Three masters; if a test stops one, it starts it again."""
-    cluster = Cluster(full_coverage=False)
-    yield cluster
-    cluster.stop()
+@pytest.fixture(scope="session", autouse=True)
+def _starting(slow_servers: SlowServers) -> None:
+    """Start the slow servers before the first test."""
 
 
 @pytest.fixture
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
     """A driver, the parameter of the test, and the port of its server."""
-    names = {"mongodb": "mongo", "memcached": "cache"}
+    names = {"mongodb": "mongodb", "memcached": "memcached_server"}
     server = request.getfixturevalue(names.get(request.param, "valkey"))
     yield request.param, server.port
     gc.collect()  # what the driver has left, and not in a later test

@@ -306,10 +306,10 @@ async def test_swapped_slots_are_replaced(python: Kept) -> None:
 # ---- other stores --------------------------------------------------------------------------------
 
 
-async def test_memcached_replaces_damaged_values(cache: Process, python: Kept) -> None:
+async def test_memcached_replaces_damaged_values(memcached_server: Process, python: Kept) -> None:
     from aiothrottle.stores.memcached import MemcachedStore
 
-    async with connect_memcached(cache.port) as client:
+    async with connect_memcached(memcached_server.port) as client:
         python.store = MemcachedStore(client, "app", clock=python.clock)
         for algorithm in STORED:
             for data in (b"x", b"a text of another program" * 5, b"\xff" * 60):
@@ -322,8 +322,8 @@ async def test_memcached_replaces_damaged_values(cache: Process, python: Kept) -
 FIELDS = {"data", "level", "level_at", "seen", "ahead", "last"}
 
 
-async def test_mongodb_replaces_damaged_documents(mongo: Process, python: Kept) -> None:
-    uri = f"mongodb://127.0.0.1:{mongo.port}"
+async def test_mongodb_replaces_damaged_documents(mongodb: Process, python: Kept) -> None:
+    uri = f"mongodb://127.0.0.1:{mongodb.port}"
     async with AsyncMongoClient[Any](uri, retryWrites=False) as client:
         python.store = MongoStore(client, clock=python.clock, timeout=10)
         records = client["aiothrottle"]["limits"]

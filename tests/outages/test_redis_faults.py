@@ -94,24 +94,20 @@ async def test_failing_server_raises_and_recovers(own_valkey: Valkey, fault: str
         assert (await store.peek("key", WINDOW)).remaining in left
 
 
-async def test_failover_keeps_the_spent_tokens() -> None:
-    servers = Sentinels()
-    try:
-        async with servers.connect() as client:
-            store = RedisStore(client, timeout=0.3)
-            await store.reserve("key", WINDOW, [1] * 4)
-            await client.execute_command("WAIT", 1, 1000)
-            servers.master.kill()
-            async with asyncio.timeout(15):
-                while True:  # every failure until then is one of our errors
-                    try:
-                        assert (await store.peek("key", WINDOW)).remaining == 6.0
-                        await store.reserve("key", WINDOW, [1])
-                        break
-                    except StoreUnavailable:
-                        await asyncio.sleep(0.05)
-    finally:
-        servers.stop()
+async def test_failover_keeps_the_spent_tokens(own_sentinel: Sentinels) -> None:
+    async with own_sentinel.connect() as client:
+        store = RedisStore(client, timeout=0.3)
+        await store.reserve("key", WINDOW, [1] * 4)
+        await client.execute_command("WAIT", 1, 1000)
+        own_sentinel.master.kill()
+        async with asyncio.timeout(15):
+            while True:  # every failure until then is one of our errors
+                try:
+                    assert (await store.peek("key", WINDOW)).remaining == 6.0
+                    await store.reserve("key", WINDOW, [1])
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(0.05)
 
 
 async def test_migrated_hash_slot_keeps_its_records(cluster: Cluster) -> None:

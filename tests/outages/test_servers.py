@@ -6,7 +6,7 @@ meanwhile is in `test_choices.py`, in virtual time; the faults of a server, in `
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.outages.drivers import leaks_sockets, store_on
 from tests.support.servers import Cluster, FaultProxy
 
 SERVED = ["redis", "mongodb", "memcached"]
+MODES = ["blackhole", "drop reply", "cut", "reset", "refused"]
 DEADLINE = 60.0  # seconds, ten times what it takes
 CALL, SOON = 0.7, 0.3  # seconds: for a call, and for waiters that end without a grant
 # No lease ends while the server is away, however slow the machine.
@@ -51,97 +52,83 @@ async def until_back(limiter: RateLimiter) -> None:
         await asyncio.sleep(0.02)
 
 
-async def through_all(
-    outage: Callable[[OnStoreError, str], Coroutine[Any, Any, None]], modes: Sequence[str]
-) -> None:
-    """Run the outage with each choice and mode at the same time, each with a proxy of its own."""
-    async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
-        for mode in modes:
-            for choice in CHOICES:
-                group.create_task(outage(choice, mode), name=f"{choice} {mode}")
-
-
-@leaks_sockets
-@pytest.mark.parametrize("served", SERVED, indirect=True)
-async def test_no_token_is_lost_or_granted_twice_in_an_outage(served: tuple[str, int]) -> None:
-    driver, port = served
-
-    async def outage(choice: OnStoreError, mode: str) -> None:
-        key, uncertain = f"{choice}-{mode}-tokens", 0
-        share = 1.0 if choice == "local" else None  # there are others on the same server
-        options: dict[str, Any] = {"on_store_error": choice, "local_share": share}
-        async with FaultProxy(port) as proxy, store_on(driver, proxy.port, CALL) as store:
-            limiter = RateLimiter("10/h", store=store, key=key, **options)
-            assert all([await limiter.try_acquire() for _ in range(2)])
-            async with harmed(proxy, mode):
-                # The store may count a call without an answer, and a driver may be slow to give up.
-                while limiter.statistics().store_up:
+async def tokens_in_an_outage(driver: str, port: int, choice: OnStoreError, mode: str) -> None:
+    key, uncertain = f"{choice}-{mode}-tokens", 0
+    share = 1.0 if choice == "local" else None  # there are others on the same server
+    options: dict[str, Any] = {"on_store_error": choice, "local_share": share}
+    async with FaultProxy(port) as proxy, store_on(driver, proxy.port, CALL) as store:
+        limiter = RateLimiter("10/h", store=store, key=key, **options)
+        assert all([await limiter.try_acquire() for _ in range(2)])
+        async with harmed(proxy, mode):
+            # The store may count a call without an answer, and a driver may be slow to give up.
+            while limiter.statistics().store_up:
+                uncertain += 1
+                with suppress(StoreUnavailable, ThrottleTimeout):
+                    await limiter.acquire(timeout=SOON)
+            granted = limiter.statistics().granted
+            match choice:
+                case "raise":
+                    with pytest.raises(StoreUnavailable):
+                        await limiter.acquire()
                     uncertain += 1
-                    with suppress(StoreUnavailable, ThrottleTimeout):
+                case "closed":
+                    with pytest.raises(ThrottleTimeout):
                         await limiter.acquire(timeout=SOON)
-                granted = limiter.statistics().granted
-                match choice:
-                    case "raise":
-                        with pytest.raises(StoreUnavailable):
-                            await limiter.acquire()
-                        uncertain += 1
-                    case "closed":
-                        with pytest.raises(ThrottleTimeout):
-                            await limiter.acquire(timeout=SOON)
-                    case "local" | "open":
-                        assert all([await limiter.try_acquire() for _ in range(3)])
-                        granted += 3
-            await until_back(limiter)
-            remaining = (await limiter.peek()).remaining
-            assert 10 - granted - uncertain <= remaining <= 10 - granted
-            await limiter.aclose()
+                case "local" | "open":
+                    assert all([await limiter.try_acquire() for _ in range(3)])
+                    granted += 3
+        await until_back(limiter)
+        remaining = (await limiter.peek()).remaining
+        assert 10 - granted - uncertain <= remaining <= 10 - granted
+        await limiter.aclose()
 
-    await through_all(outage, ("blackhole", "drop reply", "cut", "reset", "refused"))
+
+async def slots_in_an_outage(driver: str, port: int, choice: OnStoreError, mode: str) -> None:
+    events, key = list[Event](), f"{choice}-{mode}"
+    async with FaultProxy(port) as proxy, store_on(driver, proxy.port, CALL) as store:
+        limiter = RateLimiter(concurrency_limit=SLOTS, store=store, key=key, on_store_error=choice)
+        limiter.observe(events.append)
+        held = await limiter.acquire()
+        async with harmed(proxy, mode):
+            if choice == "open":
+                more = await asyncio.gather(*(limiter.acquire(timeout=20.0) for _ in range(5)))
+                for permit in more:
+                    permit.release()
+            # With "closed" and "local" it keeps its slot, and gets no more. A driver that
+            # retries by itself may need longer to give up.
+            while choice != "open" and limiter.statistics().store_up:
+                failure = StoreUnavailable if choice == "raise" else ThrottleTimeout
+                with pytest.raises(failure):
+                    await limiter.acquire(timeout=None if choice == "raise" else CALL + SOON)
+            if choice in ("closed", "local"):
+                assert not await limiter.try_acquire()
+            assert limiter.statistics().store_up is False
+            assert limiter.statistics().in_flight == 1
+        await until_back(limiter)
+        held.release()
+        await limiter.aclose()
+    kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
+    assert kinds == [StoreDown, StoreUp] * (len(kinds) // 2)  # more than once if it is slow
+    assert kinds
+    async with store_on(driver, port, timeout=20.0) as store:
+        second = RateLimiter(concurrency_limit=SLOTS, store=store, key=key)
+        permits = [await second.acquire() for _ in range(SLOTS.limit)]  # none is lost
+        assert not await second.try_acquire()
+        for permit in permits:
+            permit.release()
+        await second.aclose()
 
 
 @leaks_sockets
 @pytest.mark.parametrize("served", SERVED, indirect=True)
-async def test_no_slot_is_lost_in_an_outage(served: tuple[str, int]) -> None:
-    driver, port = served
-
-    async def outage(choice: OnStoreError, mode: str) -> None:
-        events, key = list[Event](), f"{choice}-{mode}"
-        async with FaultProxy(port) as proxy, store_on(driver, proxy.port, CALL) as store:
-            limiter = RateLimiter(
-                concurrency_limit=SLOTS, store=store, key=key, on_store_error=choice
-            )
-            limiter.observe(events.append)
-            held = await limiter.acquire()
-            async with harmed(proxy, mode):
-                if choice == "open":
-                    more = await asyncio.gather(*(limiter.acquire(timeout=20.0) for _ in range(5)))
-                    for permit in more:
-                        permit.release()
-                # With "closed" and "local" it keeps its slot, and gets no more. A driver that
-                # retries by itself may need longer to give up.
-                while choice != "open" and limiter.statistics().store_up:
-                    failure = StoreUnavailable if choice == "raise" else ThrottleTimeout
-                    with pytest.raises(failure):
-                        await limiter.acquire(timeout=None if choice == "raise" else CALL + SOON)
-                if choice in ("closed", "local"):
-                    assert not await limiter.try_acquire()
-                assert limiter.statistics().store_up is False
-                assert limiter.statistics().in_flight == 1
-            await until_back(limiter)
-            held.release()
-            await limiter.aclose()
-        kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
-        assert kinds == [StoreDown, StoreUp] * (len(kinds) // 2)  # more than once if it is slow
-        assert kinds
-        async with store_on(driver, port, timeout=20.0) as store:
-            second = RateLimiter(concurrency_limit=SLOTS, store=store, key=key)
-            permits = [await second.acquire() for _ in range(SLOTS.limit)]  # none is lost
-            assert not await second.try_acquire()
-            for permit in permits:
-                permit.release()
-            await second.aclose()
-
-    await through_all(outage, ("blackhole", "reset"))
+async def test_nothing_is_lost_or_granted_twice_in_an_outage(served: tuple[str, int]) -> None:
+    """All outages at the same time, each with a proxy of its own."""
+    outages = [(tokens_in_an_outage, mode) for mode in MODES]
+    outages += [(slots_in_an_outage, mode) for mode in ("blackhole", "reset")]
+    async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
+        for outage, mode in outages:
+            for choice in CHOICES:
+                group.create_task(outage(*served, choice, mode), name=f"{choice} {mode}")
 
 
 @pytest.mark.skipif(

@@ -18,7 +18,7 @@ SERVERS = {
     "decoded": "valkey",
     "valkey-py": "valkey",
     "cluster": "cluster",
-    "sentinel": "sentinels",
+    "sentinel": "sentinel",
     "memcached": "memcached_server",
     "mongodb": "mongodb_uri",
     "sqlite": "tmp_path",

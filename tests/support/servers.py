@@ -17,11 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
 import pytest
 import redis
@@ -424,3 +425,30 @@ def mongodb() -> Process:
             *("--storage-path", str(folder / "data"), "--standalone", "--enable-test-commands"),
         ],
     )
+
+
+class SlowServers:
+    """Servers that take two seconds to come up, most of which they wait: they start in threads."""
+
+    KINDS: ClassVar[dict[str, Callable[[], Any]]] = {
+        "cluster": lambda: Cluster(full_coverage=False),
+        "sentinel": Sentinels,
+        "own_sentinel": Sentinels,  # for a test that kills its master
+        "mongodb": mongodb,
+    }
+
+    def __init__(self) -> None:
+        self._starting: dict[str, Future[Any]] = {}
+
+    def start(self, kind: str) -> Future[Any]:
+        """Start the server, if it is not started yet; its future fails if there is none here."""
+        if kind not in self._starting:
+            pool = ThreadPoolExecutor(1)
+            self._starting[kind] = pool.submit(self.KINDS[kind])
+            pool.shutdown(wait=False)  # a thread that idles would keep virtual time waiting
+        return self._starting[kind]
+
+    def stop(self) -> None:
+        for server in self._starting.values():
+            if server.exception() is None:
+                server.result().stop()
