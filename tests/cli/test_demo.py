@@ -60,7 +60,7 @@ def test_demo_prints_a_document(command: Command) -> None:
 def test_failed_crawl_has_its_problem(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Terms, "patience", 0.3)
+    monkeypatch.setattr(Terms, "patience", 0.1)
     terms = Terms(rate=Rate(10, 0.2), pages=12, json=as_json)
     # Pages that are throttled are asked for again after a second.
     assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1

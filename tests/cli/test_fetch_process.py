@@ -150,7 +150,7 @@ def test_closed_pipe_ends_the_run(serve: Serve) -> None:
 
 
 def test_run_goes_on_when_nobody_reads_its_messages(serve: Serve, out: Path) -> None:
-    options = ["--concurrency", "1", "--rate", "3/200ms", "--verbose", "--dashboard"]
+    options = ["--concurrency", "1", "--rate", "3/100ms", "--verbose", "--dashboard"]
     with start("fetch", *urls_of(serve(always(404)), 9), "-o", str(out), *options) as fetch:
         assert fetch.stderr is not None
         assert fetch.stderr.readline()

@@ -216,12 +216,12 @@ def test_resume_sends_what_has_no_record_by_id_or_line(
 
 TOKENS: Record = {"cost": {"tokens": 10}}
 COSTS: list[tuple[list[Record], str]] = [
-    ([{"cost": 4}] * 3, "--rate 4/200ms"),
-    ([TOKENS] * 3, "--rate requests=100/s --rate tokens=10/200ms"),
-    ([{}] * 30, "--rate requests=10/200ms --rate tokens=10/s"),
-    ([{}] * 5, "--rate requests=10/s --rate tokens=100/s --burst 1"),
+    ([{"cost": 4}] * 3, "--rate 4/100ms"),
+    ([TOKENS] * 3, "--rate requests=100/s --rate tokens=10/100ms"),
+    ([{}] * 30, "--rate requests=10/100ms --rate tokens=10/s"),
+    ([{}] * 5, "--rate requests=20/s --rate tokens=100/s --burst 1"),
     # Of each key, below a common rate.
-    ([{"key": "a", **TOKENS}] * 2, "--per-host requests=99/s,tokens=10/400ms --rate 99/s"),
+    ([{"key": "a", **TOKENS}] * 2, "--per-host requests=99/s,tokens=10/200ms --rate 99/s"),
 ]
 
 
@@ -232,13 +232,13 @@ def test_cost_counts_in_each_resource(
     url = str(serve().url)
     ended = fetch("--requests", jobs(*({"url": url, **it} for it in lines)), *limits.split())
     assert ended.status == 0
-    assert ended.seconds >= 0.4
+    assert ended.seconds >= 0.2
 
 
 def test_key_chooses_the_limit(jobs: Jobs, fetch: Command, serve: Serve) -> None:
     server = serve()
     lines = ({"url": f"{server.url}{n}", "key": key} for n, key in enumerate("aaab"))
-    assert fetch("--requests", jobs(*lines), "--per-host", "1/200ms").seconds >= 0.4
+    assert fetch("--requests", jobs(*lines), "--per-host", "1/100ms").seconds >= 0.2
     # The other key does not wait behind the first one.
     order = [request.path for request in server.audit.requests]
     assert order.index("/3") < order.index("/1") < order.index("/2")

@@ -34,14 +34,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("limit", ["--rate", "--per-host"])
 def test_runs_of_one_key_share_a_rate(store: str, fetch: Command, serve: Serve, limit: str) -> None:
-    options = [limit, "3/500ms", "--store", store, "--store-key"]
+    options = [limit, "3/250ms", "--store", store, "--store-key"]
     server = serve()
     first, same, other = (
         fetch(*urls_of(server, 3), *options, key) for key in ("ours", "ours", "other")
     )
     assert server.audit.sent == 9
     # The second run has to wait for the requests of the first.
-    assert first.seconds + same.seconds >= 0.5
+    assert first.seconds + same.seconds >= 0.25
     waits = [max(record["waited"] for record in run.records) for run in (first, same, other)]
     assert waits[1] > max(waits[0], waits[2])
 
