@@ -15,6 +15,7 @@ from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
+from tests.support.serving import until
 from tests.support.virtually import now, turns
 
 
@@ -24,7 +25,7 @@ def _no_automatic_collection(no_automatic_collection: None) -> None:
 
 
 class Slow(MemoryStore):
-    """Hangs in one method until it is released, or fails in all."""
+    """Fails in all methods; or, once it is up, hangs in one until it is released."""
 
     __slots__ = ("calls", "hanging", "hangs_in", "is_down")
 
@@ -162,3 +163,38 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
 
     on_a_loop(first)
     on_a_loop(second)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_dead_return_of_a_store_ends_no_other_return() -> None:
+    store = Slow("record")
+    store.is_down = True
+    limiter = RateLimiter(
+        "1000/s", store=store, key="k", guard=0, on_store_error="local", local_share=0.5
+    )
+
+    async def hanging() -> asyncio.Future[None]:
+        async with asyncio.timeout(5):
+            await until(lambda: bool(store.hanging))
+        return store.hanging.pop()
+
+    async def first() -> None:
+        for _ in range(2):  # the second one has the store tried again
+            async with limiter.throttle():
+                pass
+        store.is_down = False
+        await hanging()
+
+    async def second() -> None:
+        begun = asyncio.create_task(limiter.acquire())
+        recording = await hanging()
+        gc.collect()
+        asked = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        recording.set_result(None)
+        await asyncio.gather(begun, asked)
+
+    # On one clock: the outage goes on.
+    on_a_loop(first, asyncio.new_event_loop)
+    on_a_loop(second, asyncio.new_event_loop)
