@@ -1,6 +1,7 @@
 """The command in this process: its exit status, what it prints, and the records that it writes."""
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from aiothrottle import Retry
 from aiothrottle.cli import main
+from aiothrottle.cli.fetch import requests
 from aiothrottle.testing import RateLimitedServer
 from tests.cli.handlers import Handler
 from tests.support.background import background
@@ -86,8 +89,10 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Command:
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a function that runs the command with arguments."""
+    # How long retries wait is specified in tests/integrations.
+    monkeypatch.setattr(requests, "Retry", functools.partial(Retry, backoff=0.05))
 
     def run(*arguments: object) -> Ended:
         began = time.perf_counter()

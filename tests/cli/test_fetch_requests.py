@@ -268,8 +268,8 @@ def chats(url: str, count: int, **more: object) -> list[Record]:
 
 
 def test_calls_of_openai_are_never_throttled(jobs: Jobs, fetch: Command) -> None:
-    rates = ["--rate", "requests=600/2s", "--rate", "tokens=40000/2s"]
-    with serving(FakeOpenAI, 600, 40_000, period=2) as (fake, url):
+    rates = ["--rate", "requests=600/s", "--rate", "tokens=40000/s"]
+    with serving(FakeOpenAI, 600, 40_000, period=1) as (fake, url):
         ended = fetch("--requests", jobs(*chats(url, 70)), "--profile", "openai", *rates)
         assert (ended.status, fake.requests, fake.throttled) == (0, 70, 0)
         # More than the server admits at once: without charges it would have throttled some.
@@ -280,8 +280,8 @@ def test_calls_of_openai_are_never_throttled(jobs: Jobs, fetch: Command) -> None
 
 
 def test_calls_of_anthropic_are_never_throttled(jobs: Jobs, fetch: Command) -> None:
-    rates = ["--rate", "requests=600/2s;input_tokens=60000/2s;output_tokens=6000/2s"]
-    with serving(FakeAnthropic, 600, 60_000, 6_000, period=2) as (fake, url):
+    rates = ["--rate", "requests=600/s;input_tokens=60000/s;output_tokens=6000/s"]
+    with serving(FakeAnthropic, 600, 60_000, 6_000, period=1) as (fake, url):
         body: Record = {"model": "small", "max_tokens": 1000}
         bodies = ({**body, "messages": prompt_of(n)[1:]} for n in range(25))
         listed = jobs(*({"url": f"{url}/v1/messages", "json": each} for each in bodies))

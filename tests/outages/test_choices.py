@@ -51,8 +51,8 @@ async def test_choice_serves_until_the_store_returns(
     kind: str, choice: OnStoreError, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
-    (server, limiter), events = process(choice, **KINDS[kind]), list[Event]()
-    limiter.observe(events.append)
+    (server, limiter), events = process(choice, **KINDS[kind]), list[tuple[float, Event]]()
+    limiter.observe(lambda event: events.append((now(), event)))
     server.mode = mode
     tasks = visits(limiter, 6, stay=LASTS)
     await asyncio.sleep(LASTS - 1.0)
@@ -79,8 +79,12 @@ async def test_choice_serves_until_the_store_returns(
     if choice == "raise":
         await limiter.peek()
     assert limiter.statistics().store_up is True
-    kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
-    assert kinds == [StoreDown, StoreUp]
+    of_the_store = [it for it in events if isinstance(it[1], StoreDown | StoreUp)]
+    (fell_at, down), (rose_at, up) = of_the_store  # each is reported once
+    assert isinstance(down, StoreDown)
+    assert isinstance(down.error, StoreUnavailable)
+    assert isinstance(up, StoreUp)
+    assert up.after == pytest.approx(rose_at - fell_at)
     assert [it.levelname for it in caplog.records] == ["WARNING", "INFO"]
     if choice != "raise":  # no waiter is lost, and there is no burst
         new = [at for at in sorted(await asyncio.gather(*tasks)) if at >= returned_at]
@@ -117,16 +121,18 @@ async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
 @pytest.mark.parametrize(
     "limits", [{"rate_limit": 20}, {"concurrency_limit": SharedConcurrency(3)}]
 )
-async def test_error_names_its_key(limits: dict[str, Any]) -> None:
+async def test_error_and_event_name_their_key(limits: dict[str, Any]) -> None:
     server = Server()
     server.mode = "refuses"
-    limiters = KeyedRateLimiter(store=Client(server), key="k", **limits)
+    limiters, events = KeyedRateLimiter(store=Client(server), key="k", **limits), list[Event]()
+    limiters.observe(events.append)
     methods: list[Any] = [limiters.acquire, limiters.try_acquire, limiters.peek]
     methods += [limiters.record] if "rate_limit" in limits else []
     for place, method in enumerate(methods):
         with pytest.raises(StoreUnavailable) as caught:
             await method(f"host {place}")
         assert caught.value.key == f"host {place}"
+        assert [it.key for it in events if isinstance(it, StoreDown)][place:] == [f"host {place}"]
     with pytest.raises(StoreUnavailable) as caught:
         await RateLimiter(store=Client(server), key="k", **limits).acquire()
     assert caught.value.key is None

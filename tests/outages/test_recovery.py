@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, StoreUnavailable, WaitUntil
-from aiothrottle.events import Event
+from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health, Outage
 from aiothrottle.stores.store import CHOICES, OnStoreError
@@ -111,17 +111,62 @@ async def test_keys_of_one_store_share_retries_and_log(caplog: pytest.LogCapture
     assert "is back after 1" in caplog.messages[1]
 
 
-async def test_answer_to_another_limiter_ends_the_outage(caplog: pytest.LogCaptureFixture) -> None:
+async def ask(limiter: RateLimiter, seconds: float = 0.1) -> None:
+    """Send requests for so long, whether the store answers or not."""
+    for _ in range(round(10 * seconds)):
+        with contextlib.suppress(StoreUnavailable):
+            await limiter.try_acquire()
+        await asyncio.sleep(0.1)
+
+
+def limiter_of(client: Client, key: str, choice: OnStoreError) -> RateLimiter:
+    return RateLimiter("20/s", store=client, key=key, on_store_error=choice)
+
+
+async def test_limiter_made_during_an_outage_reports_its_reason() -> None:
+    client, events = Client(server := Server()), list[Event]()
+    first, second = (limiter_of(client, key, "open") for key in "ab")
+    second.observe(events.append)
+    server.mode = "stalls"
+    await ask(first)
+    await ask(second)
+    (down,) = (event for event in events if isinstance(event, StoreDown))
+    assert "late" in str(down.error)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_answer_to_another_limiter_ends_the_outage(
+    choice: OnStoreError, closes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     client = Client(server := Server())
-    first, second = (RateLimiter("5/s", store=client, key=key) for key in "ab")
-    await second.peek()
+    first, other = (limiter_of(client, key, choice) for key in "ab")
+    await ask(other)
+    for _ in range(2):
+        server.mode = "refuses"
+        await ask(first)
+        if closes:
+            await first.aclose()
+        await back(server, 5.0)
+        await visit(other)
+        if closes:
+            first = limiter_of(client, "a", choice)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
+
+
+async def test_limiter_that_is_closed_while_it_tries_the_server_reports_nothing_more() -> None:
+    client, events = Client(server := Server()), list[Event]()
+    closed, other = (limiter_of(client, key, "local") for key in "ab")
+    closed.observe(events.append)
     server.mode = "refuses"
-    with pytest.raises(StoreUnavailable):
-        await first.peek()
-    await back(server, 1.0)
-    await second.peek()
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    await ask(closed)
+    server.mode = "stalls"
+    await ask(closed, 0.5)  # it tries the server
+    await closed.aclose()
+    server.mode = "up"
+    await ask(other, 3.0)
+    assert [type(it) for it in events if isinstance(it, StoreDown | StoreUp)] == [StoreDown]
 
 
 async def test_cancellation_during_the_recovery_loses_nothing() -> None:

@@ -17,16 +17,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-import aiothrottle
 from aiothrottle.testing import RateLimitedServer, linked_pages
 from tests.cli.handlers import Seen, always, by_path, noting, to
 from tests.llm.fake_api import FakeOpenAI
+from tests.support.background import ENVIRONMENT, STRICT
 from tests.support.servers import Valkey, need, why_no_valkey
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
-# The package under test, installed or not, is the one that the examples use.
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
+PYTHON = [sys.executable, *STRICT]
 
 # Packages besides those of the group `test`, without which an example is skipped.
 NEEDS = {
