@@ -324,6 +324,9 @@ async def test_timeout_names_the_store_that_is_waited_for(limits: dict[str, Any]
     with pytest.raises(ThrottleTimeout) as late:
         await limiter.acquire(timeout=0.5)
     assert "of 500 ms: Client has not answered yet, key 'k'" in str(late.value)
+    limiter.pause(2.0)  # for which it waits anyway
+    with pytest.raises(ThrottleTimeout, match="retry after 2 s"):
+        await limiter.acquire(timeout=0.1)
     await asyncio.sleep(1.0)
     with pytest.raises(ThrottleTimeout) as down:
         await limiter.acquire(timeout=5.0)

@@ -191,6 +191,7 @@ async def test_answer_without_a_caller_is_refunded(method: str) -> None:
     await cancel(asking)
     del asking
     gc.collect()
+    await asyncio.sleep(100)
     assert len(keyed) == 1, "it is not forgotten while a call is under way"
     store.may_answer.set()
     await rest()
@@ -275,6 +276,15 @@ async def test_store_error_is_raised_in_each_waiter() -> None:
     store.error = None
     assert await visit(limiter) == 0.0
     await rest()
+
+
+@virtual
+async def test_answer_that_cannot_be_used_is_raised_in_the_waiter() -> None:
+    wrong: Any = "at once"
+    limiter = RateLimiter("10/s", store=Scripted((0.0, wrong)), key="k")
+    (waiting,) = visits(limiter, 1)
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(waiting, 10)
 
 
 @virtual
