@@ -3,7 +3,6 @@
 import asyncio
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,38 +11,15 @@ from aiothrottle import RateLimiter, Retry, events
 from aiothrottle.adaptive.silent_limit import SilentLimit
 from tests.adaptive.session_in_time import Record, Refusal, run
 from tests.integrations.scripted import Script
-from tests.support.server_limits import Admits
+from tests.support.server_limits import Admits, envoy, sliding_counter
 from tests.support.virtually import virtual
 
 # ---- servers -------------------------------------------------------------------------------------
 
 
-def window(limit: int) -> Admits:
-    """Admit so many requests in each second."""
-    counts = Counter[int]()
-
-    def admits(now: float) -> bool:
-        counts[int(now)] += 1
-        return counts[int(now)] <= limit
-
-    return admits
-
-
-def rolling(limit: int, period: float = 1.0) -> Admits:
-    """Count all requests, those before the present window in part, as HAProxy does."""
-    counts = Counter[int]()
-
-    def admits(now: float) -> bool:
-        number, passed = divmod(now / period, 1.0)
-        counts[int(number)] += 1
-        return counts[int(number)] + counts[int(number) - 1] * (1.0 - passed) <= limit
-
-    return admits
-
-
 def blocking(limit: int, seconds: float) -> Admits:
     """Block everything for so many seconds after a request too many, anew with each request."""
-    admits_here, until = window(limit), 0.0
+    admits_here, until = envoy(limit, 1.0), 0.0
 
     def admits(now: float) -> bool:
         nonlocal until
@@ -79,11 +55,11 @@ FORBIDDEN, DROPPED, TARPIT = Refusal(403), Refusal(None, after=2.0), Refusal(500
 @pytest.mark.parametrize(
     ("make", "refusal", "lost", "used"),
     [
-        (lambda: window(20), FORBIDDEN, 0.03, 0.85),
+        (lambda: envoy(20, 1.0), FORBIDDEN, 0.03, 0.85),
         (lambda: blocking(20, 1.0), FORBIDDEN, 0.03, 0.85),
-        (lambda: rolling(200, 10.0), DROPPED, 0.01, 0.8),
-        (lambda: rolling(20), DROPPED, 0.01, 0.6),
-        (lambda: rolling(20), TARPIT, 0.06, 0.7),
+        (lambda: sliding_counter(200, 10.0), DROPPED, 0.01, 0.8),
+        (lambda: sliding_counter(20), DROPPED, 0.01, 0.6),
+        (lambda: sliding_counter(20), TARPIT, 0.06, 0.7),
     ],
 )
 def test_silent_limit_is_kept_to_without_a_rate(

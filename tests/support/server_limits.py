@@ -72,15 +72,15 @@ def envoy(size: int, interval: float) -> Admits:
     return admits
 
 
-def sliding_counter(limit: int) -> Admits:
-    """HAProxy's `http_req_rate(1s) gt`: the second before counts in part, and so do 429s."""
+def sliding_counter(limit: int, period: float = 1.0) -> Admits:
+    """HAProxy's `http_req_rate(1s) gt`: the period before counts in part, and so do 429s."""
     counts: dict[int, int] = {}
 
     def admits(now: float) -> bool:
-        second = int(now)
-        counts[second] = counts.get(second, 0) + 1
-        before = counts.get(second - 1, 0) * (second + 1 - now)
-        return counts[second] + int(before) <= limit
+        number = int(now / period)
+        counts[number] = counts.get(number, 0) + 1
+        before = counts.get(number - 1, 0) * (number + 1 - now / period)
+        return counts[number] + int(before) <= limit
 
     return admits
 
