@@ -188,8 +188,8 @@ def test_verbose_run_prints_requests_and_waits(fetch: Command, serve: Serve) -> 
 
 
 def test_progress_is_lines(fetch: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_LOG", 0.2)
-    ended = fetch(*urls_of(serve(always(after=0.05)), 20), "--concurrency", "2")
+    monkeypatch.setattr(report, "_LOG", 0.1)
+    ended = fetch(*urls_of(serve(always(after=0.05)), 10), "--concurrency", "2")
     lines = [line for line in ended.messages.splitlines() if " done  " in line]
     form = r"\d+ %  \d+ done  \d+\.\d/s  latency p50 [\d.]+ ms, p95 [\d.]+ m?s  0:\d\d left"
     assert lines

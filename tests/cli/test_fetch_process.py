@@ -108,11 +108,11 @@ def test_ctrl_c_ends_a_silent_or_blocked_pipe(serve: Serve) -> None:
 def test_resume_after_any_interruption_loses_nothing(
     number: signal.Signals, seed: int, serve: Serve, out: Path, command: Command
 ) -> None:
-    total, at_once, server = 400, 8, serve()
+    total, at_once, server = 250, 8, serve()
     urls = urls_of(server, total)
     run = ["fetch", *urls, "-o", str(out), "--resume", "--concurrency", str(at_once)]
     with start(*run) as fetch:
-        until_sent(server, random.Random(seed).randrange(1, total - 200))
+        until_sent(server, random.Random(seed).randrange(1, total - 150))
         fetch.send_signal(number)
         fetch.communicate(timeout=60)
     assert server.audit.sent < total
@@ -165,7 +165,7 @@ def test_slow_reader_delays_requests_and_loses_nothing(serve: Serve) -> None:
     urls = urls_of(server, 50)
     with start("fetch", *urls, "--concurrency", "3") as fetch:
         until_sent(server, 3)
-        time.sleep(0.5)
+        time.sleep(0.3)
         assert server.audit.sent <= 1 + 3 + 3, "a pipe holds 64 KiB, and three are in memory"
         found = [json.loads(read(fetch)) for _ in urls]
         assert fetch.wait(10) == 0

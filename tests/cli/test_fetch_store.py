@@ -1,6 +1,7 @@
 """`aiothrottle fetch --store`: rates that several runs share."""
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +103,8 @@ def test_driver_that_does_not_close_ends_the_run_all_the_same(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(emcache._Client, "close", close_and_wait)
+    create = functools.partial(emcache.create_client, timeout=0.1)
+    monkeypatch.setattr("emcache.create_client", create)
     monkeypatch.setattr(limits, "_CLOSING", 0.1)
     ended = fetch("http://127.0.0.1:1/", "--rate", "1", "--store", "memcached://127.0.0.1:1")
     assert ended.status == 2

@@ -76,19 +76,19 @@ def test_fetch_shows_rate_latency_throttled_and_pause(
 
 
 def test_failures_stand_above_rows_that_leave_room(show: Show, serve: Serve, out: Path) -> None:
-    urls = urls_of(serve(always(404, after=0.25)), 4)
+    urls = urls_of(serve(always(404, after=0.25)), 3)
     screen = show("fetch", *urls, "-o", out, "--concurrency", "1", columns=40, status=1)
     assert "2 failed" in screen.written
     assert 0 < screen.widest <= 40 - len("^C") - 1
-    assert screen.rows[:4] == [f"{url}: status 404" for url in urls]
+    assert screen.rows[:3] == [f"{url}: status 404" for url in urls]
     # The summary is broken at spaces.
-    summary = " ".join(screen.rows[4:])
-    assert re.match(r"4 URLs in .* 4 requests, 0 throttled by the server; a URL waited", summary)
+    summary = " ".join(screen.rows[3:])
+    assert re.match(r"3 URLs in .* 3 requests, 0 throttled by the server; a URL waited", summary)
     assert re.search(r" Latency: p50 [\d.]+ ms, p95 [\d.]+ m?s\. ", summary)
 
 
 def test_display_stays_off_when_records_are_on_the_terminal(serve: Serve) -> None:
-    urls = urls_of(serve(always(after=0.05)), 20)
+    urls = urls_of(serve(always(after=0.02)), 20)
     with at_terminal("fetch", *urls, "--concurrency", "2", columns=200) as screen:
         assert screen.finish() == 0
     assert "\x1b" not in screen.written

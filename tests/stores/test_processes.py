@@ -96,9 +96,14 @@ async def main(address, port, limit, count, lease, seconds):
 """
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def address(request: pytest.FixtureRequest, valkey: Valkey, tmp_path: Path) -> str:
-    return of_server(valkey) if request.param == "redis" else f"sqlite:{tmp_path}/limits.db"
+@pytest.fixture
+def addresses(valkey: Valkey, tmp_path: Path) -> list[str]:
+    return [of_server(valkey), f"sqlite:{tmp_path}/limits.db"]
+
+
+@pytest.fixture(params=[0, 1], ids=["redis", "sqlite"])
+def address(request: pytest.FixtureRequest, addresses: list[str]) -> str:
+    return addresses[request.param]
 
 
 def of_server(valkey: Valkey) -> str:
@@ -136,17 +141,21 @@ async def test_processes_on_a_key_keep_and_use_the_limit(address: str) -> None:
     assert len(used) >= 0.85 * 300  # by the default guard, 210 ms are a period
 
 
-async def test_killed_process_loses_at_most_its_reservations(address: str) -> None:
+async def test_killed_process_loses_at_most_its_reservations(addresses: list[str]) -> None:
     """A survivor waits until the reserved tokens are past, and no longer."""
-    process = await start(RESERVING, address, MAX_RESERVATION)
-    assert await line_of(process) == b"granted\n"
-    async with open_store(address) as store:
-        limits: dict[str, Any] = {"algorithm": LeakyBucket, "key": "k"}
-        async with RateLimiter("60/min", store=store, **limits) as survivor:
-            await asyncio.sleep(0.3)  # for more calls of the process
-            process.kill()
-            await process.wait()
-            assert 0.0 < (await survivor.peek()).retry_after <= MAX_RESERVATION + 1.0
+
+    async def survive(address: str) -> None:
+        process = await start(RESERVING, address, MAX_RESERVATION)
+        assert await line_of(process) == b"granted\n"
+        async with open_store(address) as store:
+            limits: dict[str, Any] = {"algorithm": LeakyBucket, "key": "k"}
+            async with RateLimiter("60/min", store=store, **limits) as survivor:
+                await asyncio.sleep(0.3)  # for more calls of the process
+                process.kill()
+                await process.wait()
+                assert 0.0 < (await survivor.peek()).retry_after <= MAX_RESERVATION + 1.0
+
+    await asyncio.gather(*map(survive, addresses))
 
 
 async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
@@ -188,21 +197,24 @@ async def test_three_processes_keep_the_slot_limit_together(valkey: Valkey, addr
     assert all(valkey.command("HGET", key, ".taken") == b"0" for key in leases)
 
 
-async def test_slots_of_a_killed_process_come_back(valkey: Valkey, address: str) -> None:
-    worker = await start(SLOTS, address, valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
-    for _ in range(LIMIT):
-        assert (await line_of(worker)).startswith(b"inside")
-    slots: Any = SharedConcurrency(LIMIT, lease=0.5)
-    async with (
-        open_store(address) as store,
-        RateLimiter(concurrency_limit=slots, store=store, key="x") as limiter,
-    ):
-        assert not await limiter.try_acquire()
-        worker.kill()
-        await worker.wait()
-        # Bounded by the timeout of the test.
-        for permit in [await limiter.acquire() for _ in range(LIMIT)]:
-            permit.release()
+async def test_slots_of_a_killed_process_come_back(valkey: Valkey, addresses: list[str]) -> None:
+    async def survive(address: str) -> None:
+        worker = await start(SLOTS, address, valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
+        for _ in range(LIMIT):
+            assert (await line_of(worker)).startswith(b"inside")
+        slots: Any = SharedConcurrency(LIMIT, lease=0.5)
+        async with (
+            open_store(address) as store,
+            RateLimiter(concurrency_limit=slots, store=store, key="x") as limiter,
+        ):
+            assert not await limiter.try_acquire()
+            worker.kill()
+            await worker.wait()
+            # Bounded by the timeout of the test.
+            for permit in [await limiter.acquire() for _ in range(LIMIT)]:
+                permit.release()
+
+    await asyncio.gather(*map(survive, addresses))
 
 
 async def test_slots_of_dead_process_and_server_are_found(own_valkey: Valkey) -> None:
