@@ -27,7 +27,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.
 if sys.dont_write_bytecode:
     # Each process would compile all that it imports: here the first one does, for all others.
     _BYTECODE = tempfile.TemporaryDirectory(prefix="aiothrottle-bytecode-")
-    ENVIRONMENT |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": _BYTECODE.name}
+    ENVIRONMENT.update(PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=_BYTECODE.name)
 
 
 _Served = TypeVar("_Served")
