@@ -156,6 +156,8 @@ local function length_of(log)
   error(length, 0)
 end
 
+local AT_A_TIME = 256  -- entries to read
+
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
 -- while all of them are 1; a log without entries is kept as 0. `last` returns the latest instant of
 -- the record, at which every log has taken tokens; a log of one resource has none, but its own
@@ -320,22 +322,36 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     end
     algorithm.write()
     oldest, newest = nil, nil
-    while cost > rounding and low > 0 do
-      local found, taken = entry_of(call('LINDEX', log, low - 1))
-      if found ~= instant then break end
-      low = low - 1
-      if taken - cost > rounding then
-        if state[at] < 0 then state[at] = length end
-        call('LSET', log, low, struct.pack('<dd', found, taken - cost))
-        state[at] = state[at] - cost
-      else
-        call('LSET', log, low, '')
-        call('LREM', log, -1, '')
-        length = length - 1
-        if state[at] >= 0 then state[at] = state[at] - taken end
+    local first, removed, is_over = low, 0, false  -- as a rule the last entries: in one step
+    while cost > rounding and low > 0 and not is_over do
+      local some = call('LRANGE', log, max(0, low - min(ceil(cost), AT_A_TIME)), low - 1)
+      for place = #some, 1, -1 do
+        if cost <= rounding then break end
+        local found, taken = entry_of(some[place])
+        is_over = found ~= instant
+        if is_over then break end
+        low = low - 1
+        if taken - cost > rounding then
+          if state[at] < 0 then state[at] = length - removed end
+          call('LSET', log, low, struct.pack('<dd', found, taken - cost))
+          state[at] = state[at] - cost
+        else
+          first, removed = low, removed + 1
+          if state[at] >= 0 then state[at] = state[at] - taken end
+        end
+        cost = cost - taken
       end
-      cost = cost - taken
     end
+    if removed == 0 then return end
+    if first + removed < length then
+      for place = first, first + removed - 1 do call('LSET', log, place, '') end
+      call('LREM', log, -removed, '')
+    elseif first > 0 then
+      call('LTRIM', log, 0, first - 1)
+    else
+      call('DEL', log)
+    end
+    length = length - removed
     if length == 0 then state[at] = -1 end
   end
 
