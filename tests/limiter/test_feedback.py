@@ -12,8 +12,8 @@ from aiothrottle.events import Adapted
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from aiothrottle.testing.store_contract import OneByOne
 from tests.limiter.common import Unchecked, observed, queued, send, starts, throttle_one, together
+from tests.limiter.test_queue import Bare
 from tests.support.virtually import counts, now, visit, visits
 
 
@@ -166,12 +166,13 @@ async def test_throttled_request_removes_slots() -> None:
         assert limiter.statistics().concurrency_limit == 5
 
 
-class OfWholeMinutes(OneByOne):
+class OfWholeMinutes(Bare):
     """A user's algorithm that accepts no other periods."""
 
     def __init__(self, rate: Unchecked) -> None:
         if rate.period % 60:
             raise ValueError("whole minutes")
+        super().__init__()
 
 
 def guard_of(limiter: RateLimiter) -> float:
