@@ -266,50 +266,47 @@ def _reservation(
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
     interval, counts = algorithm.interval, algorithm.max_wait <= max_reservation
-    ahead = {"$subtract": ["$ready_at", "$now"]}
-    passed = {"$divide": [{"$subtract": ["$ready_at", "$level_at"]}, algorithm.interval]}
-    level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
-    # A wait of a rounding error is none, as in the algorithm; and a wait is rounded up.
-    waits = {"$gt": [level, ROUNDING]}
-    drained_at = {"$add": ["$ready_at", {"$multiply": [level, algorithm.interval]}]}
-    later = {"$add": ["$ready_at", {"$multiply": [{"$abs": "$ready_at"}, 2**-52]}]}
-    moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, algorithm.capacity]}]}
 
-    # What `Record.take` does at once with a cost that is rejected.
-    rest = {"$subtract": ["$level", {"$divide": [{"$subtract": ["$now", "$level_at"]}, interval]}]}
-    drained = {"$max": [0.0, rest]}
-    taken = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, drained]}]}]}
-    later_level = {"$cond": [{"$gt": ["$now", "$level_at"]}, drained, "$level"]}
-    raised = {"$add": [later_level, taken]}
-    raised_at = {"$cond": [{"$gt": [taken, 0.0]}, {"$max": ["$level_at", "$now"]}, "$level_at"]}
+    def level_at(instant: str) -> _Document:
+        passed = {"$divide": [{"$subtract": [instant, "$level_at"]}, interval]}
+        return {"$max": [0.0, {"$subtract": ["$level", passed]}]}
 
-    stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
-
-    def set_if(condition: str, **fields: Any) -> _Document:  # noqa: ANN401 - expressions of MongoDB
+    def set_if(condition: Any, **fields: Any) -> _Document:  # noqa: ANN401 - expressions of MongoDB
         cond = {name: {"$cond": [condition, new, f"${name}"]} for name, new in fields.items()}
         return {"$set": cond}
 
+    # A wait of a rounding error is none, as in the algorithm; and a wait is rounded up.
+    waits = {"$gt": [level_at("$ready_at"), ROUNDING]}
+    drained_at = {"$add": ["$ready_at", {"$multiply": [level_at("$ready_at"), interval]}]}
+    later = {"$add": ["$ready_at", {"$multiply": [{"$abs": "$ready_at"}, 2**-52]}]}
+    wait = {"$subtract": ["$ready_at", "$now"]}
+    stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
+    moved = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, "$used"]}]}]}
+    level = {"$add": [{"$cond": [{"$gt": ["$at", "$level_at"]}, "$used", "$level"]}, "$moved"]}
+
+    # Each step computes all of its fields from the document before it.
     steps: list[_Document] = [
-        {"$set": {"clock": seconds}},
+        {"$set": {"mark": {"$literal": mark}, "clock": seconds}},
         {"$set": {"now": {"$max": [{"$add": ["$clock", "$ahead"]}, "$seen"]}}},
         {"$set": {"ready_at": {"$max": ["$now", "$last"]}}},
-        {"$set": {"ready_at": {"$cond": [waits, drained_at, "$ready_at"]}}},
-        {"$set": {"ready_at": {"$cond": [waits, later, "$ready_at"]}}},
-        {"$set": {"granted": {"$lte": [ahead, max_reservation]}}},
-        {"$set": {"rejected": {"$and": [counts, {"$not": ["$granted"]}]}}},
-        {"$set": {"seeing": {"$or": ["$granted", "$rejected", stepped_back]}}},
-        {"$set": {"mark": {"$literal": mark}}},
-        # Each step computes all of its fields from the document before it.
-        set_if("$rejected", level=raised, level_at=raised_at, last={"$max": ["$last", "$now"]}),
+        set_if(waits, ready_at=drained_at),
+        set_if(waits, ready_at=later),
+        {"$set": {"granted": {"$lte": [wait, max_reservation]}}},
+        {"$set": {"counts": {"$or": ["$granted", counts]}}},
+        # What `Record.take` does with the cost, at once if it is rejected.
+        {"$set": {"at": {"$cond": ["$granted", "$ready_at", "$now"]}}},
+        {"$set": {"used": level_at("$at")}},
+        {"$set": {"moved": {"$cond": ["$counts", moved, 0.0]}}},
+        set_if({"$gt": ["$moved", 0.0]}, level=level, level_at={"$max": ["$level_at", "$at"]}),
+        set_if("$counts", last={"$max": ["$last", "$at"]}),
         set_if(
-            "$granted", level=moved, level_at="$ready_at", last={"$max": ["$last", "$ready_at"]}
-        ),
-        set_if(
-            "$seeing", ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]}, seen="$now"
+            {"$or": ["$counts", stepped_back]},
+            ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]},
+            seen="$now",
         ),
     ]
     if clock is None:
-        empty_at = {"$add": ["$level_at", {"$multiply": ["$level", algorithm.interval]}]}
+        empty_at = {"$add": ["$level_at", {"$multiply": ["$level", interval]}]}
         reset_after = {"$subtract": [{"$max": [empty_at, "$last"]}, "$now"]}
         milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [reset_after, 0.0]}]}}
         steps.append({"$set": {"expires": {"$add": ["$$NOW", milliseconds]}}})
