@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from aiothrottle._checks import duration
@@ -423,10 +422,8 @@ class ProcessCount:
         """Return the state that was dumped.
 
         Raises:
-            ValueError: The bytes are no such dump.
+            TypeError: The bytes are no such dump.
+            ValueError: The same.
         """
-        names: Any = json.loads(data)
-        if not isinstance(names, dict):
-            raise ValueError(f"not a dump of ProcessCount: {names!r:.50} is no table of names")
-        timestamps = cast("dict[str, float]", names)
-        return {name: float(at) for name, at in timestamps.items()}
+        names = dict[str, float](json.loads(data))
+        return {name: float(at) for name, at in names.items()}

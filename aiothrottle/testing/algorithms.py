@@ -68,13 +68,11 @@ class FixedWindow:
 
     def count(self, now: float) -> None:
         """Count a request that is admitted at `now`."""
-        window = math.floor((now + self._phase) / self._period)
         # The quotient is rounded, but the boundaries must not depend on that: a request exactly at
         # a boundary belongs to the window that begins there.
-        if self._begin(window + 1) <= now:
+        window = math.floor((now + self._phase) / self._period) - 1
+        while self._begin(window + 1) <= now:
             window += 1
-        elif self._begin(window) > now:
-            window -= 1
         if window != self._window:
             self._window = window
             self._counted = 0

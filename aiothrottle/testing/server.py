@@ -349,14 +349,16 @@ class RateLimitedServer:
         return None
 
     async def _throttle(self, wait: float) -> web.StreamResponse:
-        if self._throttled_response == "silence":
+        kind, headers = self._throttled_response, dict[str, str]()
+        if kind == "silence":
             await asyncio.get_running_loop().create_future()
-        retry_after = _retry_after(self._throttled_response, wait, time.time())
-        return web.Response(
-            status=503 if self._throttled_response == "503" else 429,
-            text="That was one request too many.\n",
-            headers={} if retry_after is None else {"Retry-After": retry_after},
-        )
+        # RFC 9110 (10.2.3) has whole seconds only. Rounded down, they would be too short.
+        if kind == "429-date":
+            headers["Retry-After"] = formatdate(math.ceil(time.time() + wait), usegmt=True)
+        elif kind != "429":
+            headers["Retry-After"] = str(math.ceil(wait))
+        status = 503 if kind == "503" else 429
+        return web.Response(status=status, text="That was one request too many.\n", headers=headers)
 
 
 def linked_pages(count: int) -> Handler:
@@ -404,15 +406,3 @@ async def _send(request: web.Request, response: web.StreamResponse) -> None:
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)
         await response.write_eof()
-
-
-def _retry_after(response: ThrottledResponse, wait: float, now: float) -> str | None:
-    """Return the value of Retry-After; `now` is in seconds since the epoch."""
-    # RFC 9110 (10.2.3) has whole seconds only. Rounded down, they would be too short.
-    match response:
-        case "429-seconds" | "503":
-            return str(math.ceil(wait))
-        case "429-date":
-            return formatdate(math.ceil(now + wait), usegmt=True)
-        case "429" | "silence":
-            return None
