@@ -33,7 +33,6 @@ ONE = 1.0
 
 Scope: TypeAlias = Literal["limiter", "all"]
 
-# The least status of a server's failure.
 # Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
 
