@@ -318,3 +318,16 @@ async def test_merged_keys_are_forgotten_together() -> None:
     assert [*limiters] == ["/b", "unused", "/a"]
     with pytest.raises(ValueError, match="keys of a store cannot be merged"):
         KeyedRateLimiter("1/s", store=MemoryStore(), key="x").merge("/a", "bucket")
+
+
+async def test_total_adds_what_all_keys_count_also_forgotten_ones() -> None:
+    limiters = KeyedRateLimiter("1/s")
+    for seconds, keys in ((0.0, "ab"), (1000.0, "cde")):
+        await asyncio.sleep(seconds)  # the first ones are forgotten meanwhile
+        for key in keys:
+            async with limiters.throttle(key) as permit:
+                assert not await limiters.try_acquire(key)
+                permit.report_throttled(1.0)
+    assert len(limiters) == 3
+    total = limiters.total()
+    assert (total.granted, total.rejected, total.throttled, total.pauses) == (5, 5, 5, 5)
