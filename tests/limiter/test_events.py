@@ -257,6 +257,17 @@ async def test_adapted_limits_and_quotas_are_emitted() -> None:
     assert seen == [Granted(None, 1.0, 0.0), reported, QuotaUpdated(None, 7, 30.0)]
 
 
+async def test_spent_quota_is_a_pause_once_until_it_is_longer() -> None:
+    limiter = RateLimiter("100/s")
+    seen = observed(limiter)
+    permits = [await limiter.acquire() for _ in range(4)]
+    for permit, reset_after in zip(permits, (60.0, 60.5, 9.0, 120.0), strict=True):
+        permit.update_quota(0, reset_after)
+        permit.release()
+    paused = [event for event in seen if isinstance(event, Paused)]
+    assert [(event.reason, event.seconds) for event in paused] == [("quota", 60), ("quota", 120)]
+
+
 @pytest.mark.parametrize("slots", [None, 3])
 async def test_server_without_quotas_is_noticed_after_twenty_answers(
     slots: int | None, caplog: pytest.LogCaptureFixture
