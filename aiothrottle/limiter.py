@@ -89,7 +89,7 @@ class RateLimiter:
             a request that is delayed more than the request one period later arrives in the same
             window as that one. ``"auto"``: measured from the round trips that
             `Permit.report_success` reports, which the sessions of this package call. It takes at
-            most 4 % of the limit, or up to 45 % if the server throttles in spite of that, and
+            most 4 % of the limit, or up to half if the server throttles in spite of that, and
             the burst that the server accepts is learned with it (`Statistics.burst`). None:
             ``"auto"``; but with a store that processes share 4.5 % of the shortest period, 0.05 s
             at the most; and 0 without reports, with a `MemoryStore`, for a `FixedWindow`, whose

@@ -96,7 +96,7 @@ class Adaptation:
     def heeds_reports(self) -> bool:
         """Whether the server's rates hold: none is given, or that is throttled again and again."""
         limits, active = self.limits, self.active
-        if limits.follows_server or limits.learns_rate:
+        if limits.follows_server or limits.learns_rate or limits.server_rates:
             return True
         if active is None or active.evidence is None or active.guard is None:
             return False
@@ -487,7 +487,10 @@ class Adaptation:
         """
         limits = self.limits
         evidence = self.active and self.active.evidence
-        fastest = evidence.fastest if evidence else math.inf
+        if evidence:
+            fastest = evidence.fastest  # a given rate, if there is one
+        else:
+            fastest = math.inf if limits.follows_server or limits.rate_limit is None else 0.0
         reported = tuple([it for it in map(as_rate, rates) if it.limit / it.period < fastest])
         changed = bool(rates) and reported != limits.server_rates
         if changed and not reported:
