@@ -65,7 +65,7 @@ class ReservedState:
         Others were made for waiters that have left, or that stand behind the one of this cost.
         """
         ready = self.ready
-        if covers(ready[0].cost, cost):
+        if ready[0].cost == cost or covers(ready[0].cost, cost):
             return True
         tokens, first = 0.0, 0
         for last in ready:
