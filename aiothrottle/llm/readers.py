@@ -24,8 +24,8 @@ _USAGE = re.compile(r'(?<!\\)"usage"\s*:\s*(?={)')
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# After these nothing follows that has a usage.
-_LAST = frozenset({"message_stop", "response.completed", "response.failed", "response.incomplete"})
+# After these nothing follows that has a usage. No set, as a type may be any JSON, also a list.
+_LAST = ("message_stop", "response.completed", "response.failed", "response.incomplete")
 
 
 class JsonUsage:

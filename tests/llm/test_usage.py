@@ -181,6 +181,7 @@ def test_message_settles_by_its_start_and_delta() -> None:
 
 
 @examples(25)
+@example([stream({"type": ["message_stop"], "usage": CHAT_USAGE})])
 @given(st.lists(st.binary(max_size=200) | st.just(stream({"usage": CHAT_USAGE})), max_size=8))
 def test_no_stream_raises(chunks: list[bytes]) -> None:
     body = b"".join(chunks)
