@@ -12,7 +12,7 @@ import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aiothrottle import events
@@ -38,12 +38,35 @@ Shown: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
-class _Key:
-    """A key that is remembered."""
+class _Sampled:
+    """The counters of the limiter or of a key, and their rate per second."""
 
     counts: Counts
-    growth: Growth
+    growth: Growth = field(default_factory=lambda: Growth(_AVERAGED))
+    #: None while it is too early for an average: one over a shorter time would be a peak.
     rate: float | None = None
+
+    def sample(self, now: float) -> None:
+        """Sample the rate."""
+        growth = self.growth
+        growth.mark(now, self.counts.tokens)
+        self.rate = None if growth.seconds < _AVERAGED / 2 else growth.amount / growth.seconds
+
+    def state(self, limiter: AnyLimiter | None) -> Shown:
+        """Return what is shown; the limiter is None if its key was forgotten."""
+        counts = self.counts
+        return {
+            "name": counts.label,
+            "rate": self.rate,
+            "perSecond": gauges.tokens_per_second(limiter) if limiter else None,
+            "granted": sum(counts.waits),
+            "inFlight": gauges.in_flight(limiter) if limiter else 0,
+            "waiting": gauges.waiting(limiter) if limiter else 0,
+            "rejected": counts.total(events.Rejected),
+            "throttled": counts.total(events.Throttled),
+            "retried": counts.total(events.Retried),
+            "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,
+        }
 
 
 class Feed:
@@ -66,33 +89,27 @@ class Feed:
         self.name = name
         self._label = label or Labels()
         self._clock = clock
-        self._keys = OrderedDict[Hashable, _Key]()
-        self._recording = Recording(limiter, Counts(name), self._counts_of, clock=clock)
-        self._growth = Growth(_AVERAGED)
-        # When, the rate, and the limit per second at that time; None: there was none.
-        self._history = deque[tuple[float, float, float | None]](maxlen=_MOST_POINTS)
-        self._rate: float | None = None
+        self._own = _Sampled(Counts(name))
+        self._keys = OrderedDict[Hashable, _Sampled]()
+        self._recording = Recording(limiter, self._own.counts, self._counts_of, clock=clock)
+        #: The last minutes: when, the rate, and the limit per second at that time, if any.
+        self.history: deque[tuple[float, float, float | None]] = deque(maxlen=_MOST_POINTS)
         self._in_use: float | None = None
         self.stop: Callable[[], None] = self._recording.stop
 
     def sample(self) -> None:
         """Sample the rates of now; to be called twice a second."""
         now, limiter = self._clock(), self._recording.limiter
-        self._rate = _rate_of(self._growth, now, self._recording.own.tokens)
-        if self._rate is not None:
-            self._history.append((now, self._rate, gauges.tokens_per_second(limiter)))
-            while self._history[0][0] < now - _PAST:
-                self._history.popleft()
-        for key in self._latest().values():
-            key.rate = _rate_of(key.growth, now, key.counts.tokens)
+        for each in (self._own, *self._latest().values()):
+            each.sample(now)
+        if self._own.rate is not None:
+            self.history.append((now, self._own.rate, gauges.tokens_per_second(limiter)))
+            while self.history[0][0] < now - _PAST:
+                self.history.popleft()
 
     async def ask_store(self) -> None:
         """Ask the store how much of the limit all processes use."""
         self._in_use = await shared_use(self._recording.limiter)
-
-    def history(self) -> list[tuple[float, float, float | None]]:
-        """Return the rates of the last minutes: when, the rate, and the limit per second."""
-        return [*self._history]
 
     def snapshot(self) -> Shown:
         """Return the data of now; of the pauses of one key for one reason, the last one."""
@@ -100,7 +117,7 @@ class Feed:
         limiter, down_since = recording.limiter, recording.store_down_since
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
         return {
-            **_state(recording.own, self._rate, limiter),
+            **self._own.state(limiter),
             "limits": [
                 f"{number(rate.limit, 6)} per {number(rate.period, 6)} s"
                 for rate in gauges.rates(limiter)
@@ -122,7 +139,7 @@ class Feed:
             "storeDownFor": None if down_since is None else now - down_since,
         }
 
-    def _latest(self) -> dict[Hashable, _Key]:
+    def _latest(self) -> dict[Hashable, _Sampled]:
         """Return the most recently active keys."""
         return dict(list(self._keys.items())[-_SHOWN:])
 
@@ -130,45 +147,20 @@ class Feed:
         """Return the most recently active keys, by name, so that rows keep their place."""
         states = [
             # `limiter[key]` alone would make a forgotten key anew.
-            _state(each.counts, each.rate, limiter[key] if key in limiter else None)  # noqa: SIM401
+            each.state(limiter[key] if key in limiter else None)  # noqa: SIM401
             for key, each in self._latest().items()
         ]
         return sorted(states, key=lambda each: each["name"])
 
     def _counts_of(self, key: Hashable) -> Iterator[Counts]:
-        yield self._recording.own
+        yield self._own.counts
         if key is None:
             return
-        known = self._keys.get(key)
-        if known is None:
-            known = self._keys[key] = _Key(Counts(self._label(key)), Growth(_AVERAGED))
-            if len(self._keys) > _REMEMBERED:
-                self._keys.popitem(last=False)
-        else:
-            self._keys.move_to_end(key)
+        known = self._keys.pop(key, None) or _Sampled(Counts(self._label(key)))
+        self._keys[key] = known  # the last one, as the most recently active
+        if len(self._keys) > _REMEMBERED:
+            self._keys.popitem(last=False)
         yield known.counts
-
-
-def _rate_of(growth: Growth, now: float, count: float) -> float | None:
-    """Return the rate per second of a counter; None while it is too early for an average."""
-    growth.mark(now, count)
-    # The average over a shorter time would be a peak.
-    return None if growth.seconds < _AVERAGED / 2 else growth.amount / growth.seconds
-
-
-def _state(counts: Counts, rate: float | None, limiter: AnyLimiter | None) -> Shown:
-    return {
-        "name": counts.label,
-        "rate": rate,
-        "perSecond": gauges.tokens_per_second(limiter) if limiter else None,
-        "granted": sum(counts.waits),
-        "inFlight": gauges.in_flight(limiter) if limiter else 0,
-        "waiting": gauges.waiting(limiter) if limiter else 0,
-        "rejected": counts.total(events.Rejected),
-        "throttled": counts.total(events.Throttled),
-        "retried": counts.total(events.Retried),
-        "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,
-    }
 
 
 class Labels:

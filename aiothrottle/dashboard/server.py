@@ -16,7 +16,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any, NoReturn, TypeAlias, cast
@@ -110,7 +110,8 @@ async def serve(
         for feed in feeds:
             stack.callback(feed.stop)
         stack.callback(connections.abort)
-        stack.push_async_callback(runner.cleanup)
+        stack.push_async_callback(runner.cleanup)  # which cancels unread streams
+        stack.callback(page.ending.set)
         for repeated in (page.sample, page.ask_stores):
             stack.push_async_callback(_cancel, asyncio.create_task(repeated()))
         await runner.setup()
@@ -147,14 +148,14 @@ class _Page:
         self._facts = facts
         # In the order in which they were opened.
         self._streams = dict[asyncio.Transport, None]()
-        self._ending = asyncio.Event()
+        #: Set before the server ends: all streams end.
+        self.ending = asyncio.Event()
         self.app = web.Application(middlewares=[connections.counted, _guarded])
         folder = files("aiothrottle.dashboard")
         for path, (name, kind) in _FILES.items():
             text = (folder / name).read_text(encoding="utf-8")
             self.app.router.add_get(path, _always(text, kind))
         self.app.router.add_get("/events", self._stream)
-        self.app.on_shutdown.append(self._end)
 
     async def sample(self) -> NoReturn:
         """Sample all rates twice a second, so that a page that is opened late shows the past."""
@@ -179,7 +180,8 @@ class _Page:
         self._make_room()
         self._streams[transport] = None
         try:
-            _bound_buffer(transport)
+            connection: socket.socket = transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
             await response.prepare(request)
             await self._send_events(response, transport)
         except (ConnectionError, TimeoutError):
@@ -198,21 +200,19 @@ class _Page:
             ConnectionError: The stream was closed.
             TimeoutError: The page does not read it.
         """
-        history = [{"name": feed.name, "points": feed.history()} for feed in self._feeds]
+        history = [{"name": feed.name, "points": [*feed.history]} for feed in self._feeds]
         await _write(response, f"event: history\ndata: {json.dumps(history)}\n\n")
         taken_at = time.monotonic()
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             # No event is sent before the kernel has taken the last one: they would pile up.
             if not transport.get_write_buffer_size():
                 await _write(response, f"data: {self._now()}\n\n")
                 taken_at = time.monotonic()
             elif time.monotonic() - taken_at > _PATIENCE:
                 raise TimeoutError
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK):
-                    await self._ending.wait()
-            except TimeoutError:
-                pass
+                    await self.ending.wait()
         # The final state; and the end, as otherwise the page would reconnect again and again.
         await _write(response, f"data: {self._now()}\n\nevent: end\ndata:\n\n")
 
@@ -237,10 +237,6 @@ class _Page:
             }
         )
 
-    async def _end(self, _: web.Application) -> None:
-        """End all streams; the server cancels unread ones."""
-        self._ending.set()
-
 
 def _always(text: str, kind: str) -> _Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
@@ -255,12 +251,6 @@ async def _cancel(task: asyncio.Task[NoReturn]) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
-
-
-def _bound_buffer(transport: asyncio.Transport) -> None:
-    """Bound the kernel's send buffer of a connection."""
-    connection: socket.socket = transport.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:

@@ -80,7 +80,7 @@ async def test_history_keeps_rates_and_the_limits_of_their_time() -> None:
             limiter.update(rate_limit="20/s")
         await asyncio.sleep(0.5)
     feed.sample()
-    points = feed.history()
+    points = list(feed.history)
     assert points[0][0] == now() - 120, "the last two minutes are kept"
     assert [limit for _, _, limit in points] == [10.0] * 211 + [20.0] * 30
     assert all(rate == pytest.approx(10, rel=0.02) for _, rate, _ in points)
@@ -89,7 +89,7 @@ async def test_history_keeps_rates_and_the_limits_of_their_time() -> None:
     for _ in range(10):
         young.sample()
         await asyncio.sleep(0.5)
-    assert len(young.history()) == 5, "none in the first 2.5 s, which are no average"
+    assert len(young.history) == 5, "none in the first 2.5 s, which are no average"
 
 
 @virtual
