@@ -122,7 +122,7 @@ class OpenTelemetryMetrics(Recorder[_Series]):
 
     def _reader(self, read: gauges.Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for name, recording in self._recorded().items():
+            for name, recording in self._recordings.copy().items():
                 if (value := read(recording.limiter)) is not None:
                     yield Observation(value, {_NAME: name})
 

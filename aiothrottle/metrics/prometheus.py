@@ -80,7 +80,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics; in any thread."""
-        return self._collect(self._recorded())
+        return self._collect(self._recordings.copy())
 
     def _collect(self, recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
         waits = HistogramMetricFamily(

@@ -163,6 +163,7 @@ class Recorder(Generic[S]):
 
     def __init__(self, make: Callable[[str, str | None], S]) -> None:
         self._make = make
+        #: The present recordings by name, of which any thread may make a copy.
         self._recordings: dict[str, Recording[S]] = {}
 
     def watch(
@@ -198,12 +199,10 @@ class Recorder(Generic[S]):
             label = str(key)
             if not label.isascii():  # half of a surrogate pair would break each export
                 label = label.encode(errors="backslashreplace").decode()
-            series = recording.series.get(label)
-            if series is None:
-                if len(recording.series) > keys:  # one series is that of the other keys
-                    return (rest,)
-                series = recording.series[label] = self._make(name, label)
-            return (series,)
+            # One series is that of the other keys.
+            if label not in recording.series and len(recording.series) <= keys:
+                recording.series[label] = self._make(name, label)
+            return (recording.series.get(label, rest),)
 
         recording = self._recordings[name] = Recording(limiter, own, series_of)
         # By label and not by key: Prometheus rejects the same label twice, as of 1 and "1".
@@ -215,10 +214,6 @@ class Recorder(Generic[S]):
                 del self._recordings[name]
 
         return stop
-
-    def _recorded(self) -> dict[str, Recording[S]]:
-        """Return the present recordings by name; in any thread."""
-        return self._recordings.copy()
 
 
 class Growth:
