@@ -88,29 +88,28 @@ def read_call(request: Request, paths: Paths, count_tokens: TokenCounter) -> Cal
     if bounds is None:
         return None
     body = read_body(request)
-    if body is None:
-        return Call(_size(request) // _BYTES_PER_TOKEN, None if bounds else 0, 1)
     prompt = [value for name, value in body.items() if name in _PROMPT]
-    return Call(
-        measure(prompt, count_tokens),
-        _bound(body, bounds) if bounds else 0,
-        _outputs(body) if bounds else 1,
-    )
+    tokens = measure(prompt, count_tokens) if body else _size(request) // _BYTES_PER_TOKEN
+    return Call(tokens, _bound(body, bounds) if bounds else 0, _outputs(body))
 
 
 def model_of(request: Request) -> str:
     """Return the model that a request names; an empty string if it names none."""
-    model = (read_body(request) or {}).get("model")
+    model = read_body(request).get("model")
     return model if isinstance(model, str) else ""
 
 
-def read_body(request: Request) -> dict[str, Any] | None:
-    """Return the body, if it is a JSON object that is in memory."""
+def read_body(request: Request) -> dict[str, Any]:
+    """Return the body; an empty object if it is no JSON object, or not in memory."""
     try:
-        body: object = request.json()
+        return as_object(request.json())
     except RecursionError:  # nested too deeply for the parser
-        return None
-    return cast("dict[str, Any]", body) if isinstance(body, dict) else None
+        return {}
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return a JSON value if it is an object, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _size(request: Request) -> int:
@@ -134,11 +133,11 @@ def _bound(body: dict[str, Any], fields: Sequence[str]) -> int | None:
 def _outputs(body: dict[str, Any]) -> int:
     """Return how many outputs a request has: one for each prompt, times those that it asks for."""
     asked = [body.get("n"), body.get("best_of")]
-    each = max((n for n in asked if _is_count(n) and n <= _MOST_OUTPUTS), default=1)
+    each = max((n for n in asked if _is_count(n) and 1 <= n <= _MOST_OUTPUTS), default=1)
     prompt: object = body.get("prompt")
     prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
     # A list of numbers is one prompt, of tokens.
-    return max(1, each) * (1 if not prompts or _is_count(prompts[0]) else len(prompts))
+    return each * (1 if not prompts or _is_count(prompts[0]) else len(prompts))
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -5,8 +5,7 @@ response settles it; what that does not report stays as it was charged.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from aiothrottle._checks import check_whole, shown
 from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE
@@ -30,6 +29,9 @@ _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
 # What the SDKs retry.
 _RETRIED = frozenset({408, 409, 429, *range(LEAST_FAILURE, 600)})
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST"})
+
+_Charge: TypeAlias = Callable[[Call], dict[str, float]]
+"""Returns the cost of a call before its response."""
 
 
 class LLMOptions(TypedDict):
@@ -92,8 +94,7 @@ def openai(
         each = default_output if call.output is None else call.output
         return {"tokens": min(most, call.input + each * call.outputs)}
 
-    api = _Api(OPENAI_PATHS, count_tokens, charge, openai_cost)
-    return api.options(per_model=per_model)
+    return _options(OPENAI_PATHS, count_tokens, charge, openai_cost, per_model=per_model)
 
 
 def anthropic(
@@ -140,8 +141,7 @@ def anthropic(
         output = default_output if call.output is None else min(call.output, default_output)
         return {"input_tokens": min(most, call.input), "output_tokens": output}
 
-    api = _Api(ANTHROPIC_PATHS, count_tokens, charge, anthropic_cost)
-    return api.options(per_model=per_model)
+    return _options(ANTHROPIC_PATHS, count_tokens, charge, anthropic_cost, per_model=per_model)
 
 
 def _check(count_tokens: object, default_output: object, most_tokens: int | None) -> float:
@@ -153,45 +153,30 @@ def _check(count_tokens: object, default_output: object, most_tokens: int | None
     return float("inf") if most_tokens is None else most_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Api:
-    """What differs between the APIs.
+def _options(
+    paths: Paths, count_tokens: TokenCounter, charge: _Charge, cost_of: CostOf, *, per_model: bool
+) -> LLMOptions:
+    """Return the options of an API: its paths, how it is charged, and how its `usage` is read."""
 
-    Args:
-        paths: The requests that call a model.
-        count_tokens: Returns the tokens in a text.
-        charge: Returns the cost of a call before its response.
-        cost_of: Returns the cost that a `usage` reports.
-    """
+    def cost(request: Request) -> dict[str, float] | None:
+        call = read_call(request, paths, count_tokens)
+        return None if call is None else charge(call)
 
-    paths: Paths
-    count_tokens: TokenCounter
-    charge: Callable[[Call], dict[str, float]]
-    cost_of: CostOf
-
-    def options(self, *, per_model: bool) -> LLMOptions:
-        """Return the options."""
-        options: LLMOptions = {"cost": self.cost, "settle": self.settle, "retry": retry()}
-        return {**options, "key": model_of} if per_model else options
-
-    def cost(self, request: Request) -> dict[str, float] | None:
-        """Return the cost of a request; None: one request."""
-        call = read_call(request, self.paths, self.count_tokens)
-        return None if call is None else self.charge(call)
-
-    def settle(self, response: Response) -> dict[str, float] | BodyReader | None:
-        """Return the final cost, or what reads it from the body; None: it stays."""
+    def settle(response: Response) -> dict[str, float] | BodyReader | None:
         request, status, headers = response
-        if bounds_of(request, self.paths) is None:
+        if bounds_of(request, paths) is None:
             return None
         if status == _OVERLOADED or (
             LEAST_ERROR <= status < LEAST_FAILURE and status != _REQUEST_TIMEOUT
         ):
-            return dict.fromkeys(self.charge(Call(0, 0, 0)), 0.0)  # the model did nothing
+            return dict.fromkeys(charge(Call(0, 0, 0)), 0.0)  # the model did nothing
         if status != _OK:
             return None
         streamed = "event-stream" in headers.get("Content-Type", "").lower()
-        return EventUsage(self.cost_of) if streamed else JsonUsage(self.cost_of)
+        return EventUsage(cost_of) if streamed else JsonUsage(cost_of)
+
+    options: LLMOptions = {"cost": cost, "settle": settle, "retry": retry()}
+    return {**options, "key": model_of} if per_model else options
 
 
 def retry(attempts: int = 5) -> Retry:

@@ -7,7 +7,9 @@ it was charged; so does a resource whose number is missing, or is no plausible c
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
+
+from aiothrottle.llm.calls import as_object
 
 CostOf: TypeAlias = Callable[[Mapping[str, Any]], dict[str, float]]
 """Returns the final cost that a `usage` reports; of resources that it does not report, nothing."""
@@ -49,7 +51,7 @@ class JsonUsage:
         """Return the reported cost; None if none is reported."""
         if not complete:
             return None
-        return self._cost_of(_object(self._usage())) or None
+        return self._cost_of(as_object(self._usage())) or None
 
     def _usage(self) -> Any:  # noqa: ANN401 - any JSON
         if self._whole:
@@ -97,15 +99,14 @@ class EventUsage:
             return
         event = _loads(data)
         kind = event.get("type")
-        usage = _object(event.get("usage"))
+        usage = as_object(event.get("usage"))
         if kind == "message_start":
-            usage = {**_object(_object(event.get("message")).get("usage"))}
+            usage = {**as_object(as_object(event.get("message")).get("usage"))}
             usage.pop("output_tokens", None)
         elif not usage:
-            usage = _object(_object(event.get("response")).get("usage"))
+            usage = as_object(as_object(event.get("response")).get("usage"))
         self._usage.update({name: value for name, value in usage.items() if value is not None})
-        if kind in _LAST:
-            self._is_last = True
+        self._is_last = self._is_last or kind in _LAST
 
 
 class EventStream:
@@ -122,13 +123,12 @@ class EventStream:
     ([b'{}'], [])
     """
 
-    __slots__ = ("_after_return", "_data", "_first", "_line", "_longest", "_lost", "_size")
+    __slots__ = ("_after_return", "_data", "_first", "_line", "_longest", "_lost")
 
     def __init__(self, longest: int = 1 << 20) -> None:
         self._longest = longest
         self._line = bytearray()
-        self._data: list[bytes] = []  # the lines of data of the event so far
-        self._size = 0  # of these lines
+        self._data = bytearray()  # of the event so far: each line of it, and a line feed
         self._lost = False  # the event is too long, and is skipped up to the next blank line
         self._after_return = False  # a line feed that follows is of the same line end
         self._first = True
@@ -148,12 +148,11 @@ class EventStream:
         self._extend(rest)
 
     def _extend(self, part: bytes) -> None:
-        if self._size + len(self._line) + len(part) > self._longest:
+        if len(self._data) + len(self._line) + len(part) > self._longest:
             self._lost = True
         if self._lost:
             # Only whether the line is blank is still of interest.
             self._data.clear()
-            self._size = 0
             self._line[:] = (self._line + part[:1])[:1]
         else:
             self._line += part
@@ -166,26 +165,20 @@ class EventStream:
             self._first = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
-            data = b"\n".join(self._data) if self._data else None
+            data = bytes(self._data[:-1]) if self._data else None
             self._data.clear()
-            self._size = 0
             self._lost = False
             return data
         name, _, value = line.partition(b":")
         if name == b"data" and not self._lost:
-            self._data.append(value.removeprefix(b" "))
-            self._size += len(line) + 1
+            self._data += value.removeprefix(b" ") + b"\n"
         return None
-
-
-def _object(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _loads(text: str | bytes) -> dict[str, Any]:
     """Return a JSON object; an empty one if the text is none."""
     try:
-        return _object(json.loads(text))
+        return as_object(json.loads(text))
     except (ValueError, RecursionError):  # nested too deeply for the parser
         return {}
 
