@@ -102,36 +102,33 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     | ----- | ---: | --------: | ------: | --------: | -------: | ----------: | -------: |
     | exact | 1200 |    0.00 % | 100.0 % |   0.893 s |  0.900 s |          20 |    1.000 |
     """
-    rows = cells(outcomes)
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        " | ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    rules = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    lines.insert(1, " | ".join(rules))
-    return "\n".join(f"| {line} |" for line in lines)
+    align, end = str.ljust, "-"  # the names are on the left, the numbers on the right
+    columns: list[list[str]] = []
+    for column in zip(*cells(outcomes), strict=True):
+        width = max(3, *map(len, column))
+        head, *others = [align(cell, width) for cell in column]
+        columns.append([head, end.rjust(width, "-"), *others])
+        align, end = str.rjust, ":"
+    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
 
 
 def cells(outcomes: Mapping[str, Outcome]) -> list[list[str]]:
     """Return the cells of the table: its head, and a row for each outcome."""
     head = ["", "sent", "throttled", "used", "mean wait", "p99 wait", "in a period", "fairness"]
-    return [head, *([name, *_cells(outcome)] for name, outcome in outcomes.items())]
-
-
-def _cells(outcome: Outcome) -> list[str]:
-    return [
-        f"{outcome.sent}",
-        f"{outcome.throttled_share * 100:.2f} %",
-        f"{outcome.utilisation * 100:.1f} %",
-        f"{outcome.waits.mean:.3f} s",
-        f"{outcome.waits.p99:.3f} s",
-        f"{outcome.greatest_count}",
-        f"{outcome.fairness:.3f}",
+    rows = [
+        [
+            name,
+            f"{it.sent}",
+            f"{it.throttled_share * 100:.2f} %",
+            f"{it.utilisation * 100:.1f} %",
+            f"{it.waits.mean:.3f} s",
+            f"{it.waits.p99:.3f} s",
+            f"{it.greatest_count}",
+            f"{it.fairness:.3f}",
+        ]
+        for name, it in outcomes.items()
     ]
+    return [head, *rows]
 
 
 def waits_of(waits: Sequence[float]) -> Waits:

@@ -6,8 +6,10 @@ Invariant: the same arguments give the same outcome, and chance for one purpose 
 import asyncio
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
@@ -76,19 +78,19 @@ class Server:
         phase: float | None = None,
         retry_after: RetryAfter = "seconds",
     ) -> None:
+        check_choice("retry_after", retry_after, get_args(RetryAfter))
+        rate = as_rate(rate)
         if not callable(algorithm):
             check_choice("algorithm", algorithm, get_args(AlgorithmName))
-        check_choice("retry_after", retry_after, get_args(RetryAfter))
+            make_algorithm(rate, algorithm, burst, phase)  # which checks the arguments
+        elif burst is not None or phase is not None:
+            raise ValueError("burst and phase belong to an algorithm that is named")
         set_field = object.__setattr__  # frozen
-        set_field(self, "rate", as_rate(rate))
+        set_field(self, "rate", rate)
         set_field(self, "algorithm", algorithm)
         set_field(self, "burst", burst)
         set_field(self, "phase", phase)
         set_field(self, "retry_after", retry_after)
-        if not callable(algorithm):
-            make_algorithm(self.rate, algorithm, burst, phase)  # which checks the arguments
-        elif burst is not None or phase is not None:
-            raise ValueError("burst and phase belong to an algorithm that is named")
         check_number("the period of a server", self.period, "seconds", least=_SHORTEST_PERIOD)
 
     @property
@@ -162,7 +164,11 @@ def simulate(
     >>> guarded.throttled
     0
     """
-    if _a_loop_runs():
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
         raise RuntimeError(
             "simulate() runs its own event loop, but one is running in this thread: write "
             "`await asyncio.to_thread(simulate, ...)`"
@@ -191,14 +197,6 @@ def simulate(
     return world.outcome(clients)
 
 
-def _a_loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 @dataclass(eq=False, kw_only=True)
 class _World:
     """One simulation: the network, the server, and the records. Used once.
@@ -217,12 +215,15 @@ class _World:
         """Begin with the first server."""
         self._delivery = self._chance("delivery")
         self._back_off = self._chance("back-off")
+        # Without jitter, as the same arguments give the same outcome.
+        retry = self.retry
+        self._rule = PauseRule(0.0, retry.max_pause, retry.backoff, retry.max_backoff)
         phase = self._chance("phase").random()
         instants = sorted(at for at in self.servers if at < self.seconds)
         # The algorithm of each server is made twice: the second one measures how much it can admit.
         self._to_come: list[tuple[float, Server, ServerAlgorithm]] = []
         self._most = 0
-        for at, until in zip(instants, [*instants[1:], self.seconds], strict=True):
+        for at, until in pairwise([*instants, self.seconds]):
             server = self.servers[at]
             begun = phase * server.period if server.phase is None else server.phase
             self._to_come.append((at, server, server.make_algorithm(begun)))
@@ -344,14 +345,7 @@ class _World:
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
         paused = permit._report_pause(
-            retry_after or None,
-            PauseRule(
-                0.0,  # without jitter: the same arguments give the same outcome
-                self.retry.max_pause,
-                self.retry.backoff,
-                self.retry.max_backoff,
-            ),
-            from_server=bool(retry_after),
+            retry_after or None, self._rule, from_server=bool(retry_after)
         )
         return delay, paused
 
@@ -366,15 +360,13 @@ class _World:
 
     def outcome(self, clients: int) -> Outcome:
         """Return what was recorded."""
-        admitted = [0] * clients
-        for arrival in self._arrivals:
-            admitted[arrival.client] += not arrival.throttled
+        admitted = Counter(it.client for it in self._arrivals if not it.throttled)
         return Outcome(
             sent=len(self._arrivals),
-            throttled=len(self._arrivals) - sum(admitted),
-            utilisation=sum(admitted) / self._most,
+            throttled=len(self._arrivals) - admitted.total(),
+            utilisation=admitted.total() / self._most,
             waits=waits_of(self._waits),
-            fairness=fairness(admitted),
+            fairness=fairness([admitted[client] for client in range(clients)]),
             greatest_count=greatest_count(
                 (arrival.at for arrival in self._arrivals), self._server.period - _ROUNDING
             ),
