@@ -11,7 +11,7 @@ a client are wrapped: the end of a call releases what the events have not.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Protocol
@@ -90,6 +90,10 @@ def throttle_session(
     ...     async with session.create_client("s3") as client:
     ...         print(await client.list_buckets())
     """
+    check_limiter(limiter)
+    check_number("queue_timeout", queue_timeout, "seconds", none="None")
+    check_number("max_hold", max_hold, "seconds", above=0, none="None")
+    expect_outcomes(limiter)
     events = _Events(limiter, queue_timeout, max_hold)
     session.register(f"creating-client-class.{service.partition('.')[0]}", _wrap_methods)
     # The client registers its signer later, for the same event.
@@ -97,15 +101,13 @@ def throttle_session(
     session.register(f"response-received.{service}", events.end)
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """A call of a client: its present attempt has a permit of each limiter of its operation."""
 
-    __slots__ = ("outer", "permits")
-
-    def __init__(self, outer: "_Call | None") -> None:
-        #: The call whose request is being signed, if that needs this call.
-        self.outer: _Call | None = outer
-        self.permits: dict[_Events, Permit] = {}
+    #: The call whose request is being signed, if that needs this call.
+    outer: "_Call | None"
+    permits: dict["_Events", Permit] = field(default_factory=dict["_Events", Permit])
 
     def is_inside(self, events: "_Events") -> bool:
         """Return whether a call further out holds a permit of these events."""
@@ -124,13 +126,6 @@ class _Events:
     queue_timeout: float | None
     max_hold: float | None
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        check_limiter(self.limiter)
-        check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
-        check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
-        expect_outcomes(self.limiter)
-
     async def wait(self, operation_name: str, **_: object) -> None:
         """Wait for the limiter. Cancelled: the request has left the queue."""
         call = _calls.get()
@@ -138,8 +133,7 @@ class _Events:
         if call is None or call.is_inside(self):
             return
         limiter = self.limiter
-        if not isinstance(limiter, RateLimiter):
-            limiter = limiter[operation_name]
+        limiter = limiter if isinstance(limiter, RateLimiter) else limiter[operation_name]
         call.permits[self] = await limiter.acquire(timeout=self.queue_timeout)
 
     def end(

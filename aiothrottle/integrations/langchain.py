@@ -46,9 +46,7 @@ def langchain_rate_limiter(limiter: RateLimiter) -> "BaseRateLimiter":
             "LangChain does not report when a call ends, so no concurrency limit can be kept: "
             f"give a limiter without one, not {limiter!r}"
         )
-    from langchain_core.rate_limiters import (  # need not be installed
-        BaseRateLimiter,
-    )
+    from langchain_core.rate_limiters import BaseRateLimiter  # need not be installed
 
     class Adapter(BaseRateLimiter):  # type: ignore[misc, unused-ignore]
         def acquire(self, *, blocking: bool = True) -> NoReturn:  # noqa: ARG002 - LangChain's
