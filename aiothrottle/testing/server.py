@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from typing import Literal, Self, TypeAlias, get_args
-from weakref import WeakSet
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,6 +21,9 @@ from yarl import URL
 from aiothrottle._checks import check_choice, check_number, check_whole
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.testing.algorithms import AlgorithmName, ServerAlgorithm, make_algorithm
+
+# Seconds that aiohttp waits for a connection before it cuts it off; 0 would be for ever.
+_CLOSING = 1e-3
 
 ThrottledResponse: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 
@@ -229,15 +232,12 @@ class RateLimitedServer:
             self._algorithm = make_algorithm(given, algorithm, burst, phase or None)
         self._concurrency_limit = concurrency_limit
         self._throttled_response: ThrottledResponse = throttled_response
-        self._latency = latency
-        self._jitter = jitter
-        self._random = random.Random(seed)
+        self._delay = partial(random.Random(seed).uniform, latency, latency + jitter)
         self._handler = handler or _answer_shortly
         self.audit: Audit = Audit()
         self._started_at = 0.0
         self._url: URL | None = None
         self._runner: web.AppRunner | None = None
-        self._connections = WeakSet[asyncio.Task[None]]()
         self._open: dict[RecordedRequest, web.Request] = {}
 
     @property
@@ -263,8 +263,9 @@ class RateLimitedServer:
             raise RuntimeError("a server is started only once: make another one")
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._exchange)
-        application.on_shutdown.append(self._hang_up)
-        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING
+        )
         await self._runner.setup()
         self._started_at = time.monotonic()
         # There must be room for all connections that a client opens at once: the operating system
@@ -293,18 +294,17 @@ class RateLimitedServer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _hang_up(self, _: web.Application) -> None:
-        # aiohttp would wait a minute for the connections to end.
-        for task in self._connections:
-            task.cancel()
-
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
-        self._connections.add(request.task)
         # Even without a delay this yields to the event loop, which a client needs that hangs up and
         # at once sends its next request on another connection: asyncio closes a socket one turn
         # late.
-        await asyncio.sleep(self._latency + self._random.uniform(0, self._jitter))
-        record, wait = self._receive(request)
+        await asyncio.sleep(self._delay())
+        self._forget_lost_clients()
+        now = time.monotonic()
+        wait = self._judge(now - self._started_at)
+        record = RecordedRequest(now, request.method, request.path, throttled=wait is not None)
+        self._open[record] = request
+        self.audit.record(record, len(self._open))
         try:
             response = await (self._handler(request) if wait is None else self._throttle(wait))
             record.status = response.status
@@ -319,16 +319,6 @@ class RateLimitedServer:
             self._open.pop(record, None)
         return response
 
-    def _receive(self, request: web.Request) -> tuple[RecordedRequest, float | None]:
-        """Record a request; return it, and the seconds to wait if it is throttled."""
-        self._forget_lost_clients()
-        now = time.monotonic()
-        wait = self._judge(now - self._started_at)
-        record = RecordedRequest(now, request.method, request.path, throttled=wait is not None)
-        self._open[record] = request
-        self.audit.record(record, len(self._open))
-        return record, wait
-
     def _forget_lost_clients(self) -> None:
         # Their handlers are being cancelled, but that takes a few turns of the event loop, and the
         # client's next request may be faster.
@@ -337,6 +327,7 @@ class RateLimitedServer:
                 del self._open[record]
 
     def _judge(self, now: float) -> float | None:
+        """Return the seconds to wait if a request is throttled; None: it is admitted."""
         if self._concurrency_limit is not None:
             admitted = sum(not record.throttled for record in self._open)
             if admitted >= self._concurrency_limit:

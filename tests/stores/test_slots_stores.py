@@ -91,12 +91,13 @@ async def test_next_owner_is_notified(
             event.clear()
         ann, bob = Owner(lambda: here, "ann", limit=1), Owner(lambda: here, "bob", limit=1)
         cid = Owner(lambda: there, "cid", limit=1)
-        assert await ann.gets(1) == 1
-        assert await bob.gets(1) == await cid.gets(1) == 0
-        await ann.gets(released=1)
+        for owner in (ann, bob, cid):
+            await owner.claim(1)
+        assert [ann.held, bob.held, cid.held] == [1, 0, 0]
+        await ann.claim(released=1)
         await for_bob.wait()
         assert not for_cid.is_set()
-        await bob.gets()  # it wants none any more
+        await bob.claim()  # it wants none any more
         await for_cid.wait()
         here.unlisten("bob")
         there.unlisten("cid")
