@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, cast
 
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle._checks import check_number, shown
@@ -157,12 +158,10 @@ class JsonReader:
         if address.url is None:
             raise ValueError(f"the url {address.problem}")
         body, kind = _body(fields)
-        own = _headers(fields)
-        names = {name.lower() for name in own}
-        headers = {name: it for name, it in self.headers.items() if name.lower() not in names}
-        headers |= own
-        if kind is not None and "content-type" not in map(str.lower, headers):
-            headers["Content-Type"] = kind
+        headers = CIMultiDict(self.headers)
+        headers.update(_headers(fields))
+        if kind is not None:
+            headers.setdefault("Content-Type", kind)
         return Request(_method(fields, body), address.url, headers, body)
 
     def _throttle(self, fields: Mapping[str, Any]) -> Throttle | None:

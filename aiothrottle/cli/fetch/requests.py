@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle.cli.addresses import url_of
@@ -83,11 +84,11 @@ class Sending:
         return self.method or ("GET" if self.data is None else "POST")
 
     @property
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> CIMultiDict[str]:
         """The headers of all requests."""
-        headers = dict(self.header)
-        if self.data is not None and "content-type" not in map(str.lower, headers):
-            headers["Content-Type"] = FORM  # as curl does
+        headers = CIMultiDict(dict(self.header))
+        if self.data is not None:
+            headers.setdefault("Content-Type", FORM)  # as curl does
         return headers
 
     @property
