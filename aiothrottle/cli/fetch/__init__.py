@@ -270,28 +270,18 @@ def _signals(crawl: Crawl, report: Report, caught: list[int]) -> Generator[None,
 
     def interrupt(number: int) -> None:
         caught.append(number)
-        if len(caught) == 1:
-            crawl.stop()
-            if crawl.in_flight:
-                report.say(f"Finishing {crawl.in_flight} in flight; press Ctrl-C again to abort.")
-        else:
-            crawl.abort()
+        crawl.stop(abort=len(caught) > 1)
+        if len(caught) == 1 and crawl.in_flight:
+            report.say(f"Finishing {crawl.in_flight} in flight; press Ctrl-C again to abort.")
 
-    # A shell starts background jobs with Ctrl-C ignored, and it must stay ignored.
-    numbers = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends at once
-        for number in numbers:
-            loop.add_signal_handler(number, interrupt, number)
-    try:
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A shell starts background jobs with Ctrl-C ignored, and it must stay ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends at once
+                    loop.add_signal_handler(number, interrupt, number)
+                    stack.callback(loop.remove_signal_handler, number)
         yield
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            for number in numbers:
-                loop.remove_signal_handler(number)
 
 
 COMMAND = Command(

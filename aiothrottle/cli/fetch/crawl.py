@@ -74,8 +74,7 @@ class Tally:
     def latency(self) -> tuple[float, float] | None:
         """Return the median and the 95th percentile of the latencies; None: there are none."""
         latencies = self._latencies
-        if latencies.recent:
-            latencies.count_recent()
+        latencies.count_recent()
         if not latencies.count:
             return None
         return latencies.percentile(0.5, at_once=0), latencies.percentile(0.95, at_once=0)
@@ -94,7 +93,7 @@ class _Work:
     """What one task is doing. `before` counts the attempts of the redirects before."""
 
     number: int
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     busy: bool = False
     attempts: int = 0
     before: int = 0
@@ -133,7 +132,6 @@ class Crawl:
     _works: list[_Work] = field(default_factory=list[_Work], init=False)
     _stopping: bool = field(default=False, init=False)
     _throttling: dict[Hashable, None] = field(default_factory=dict[Hashable, None], init=False)
-    _list_error: ListError | None = field(default=None, init=False)
     _ended_by: StoreUnavailable | None = field(default=None, init=False)
     _adapter: SessionAdapter = field(init=False)
     _loop: RetryLoop[Call, ClientResponse] = field(init=False)
@@ -166,19 +164,12 @@ class Crawl:
         if self._ended_by is not None:
             raise self._ended_by
 
-    def stop(self) -> None:
-        """Send nothing more, and finish the requests in flight."""
+    def stop(self, *, abort: bool = False) -> None:
+        """Send nothing more, and finish the requests in flight, or cancel them."""
         self._stopping = True
         self.lines.close()
         for work in self._works:
-            if not work.busy and work.task is not None:
-                work.task.cancel()
-
-    def abort(self) -> None:
-        """Stop at once, and cancel the requests in flight."""
-        self.stop()
-        for work in self._works:
-            if work.task is not None:
+            if abort or not work.busy:
                 work.task.cancel()
 
     @property
@@ -216,21 +207,15 @@ class Crawl:
     async def _work(self, work: _Work) -> None:
         """Fetch lines until there are none."""
         async for line in self.lines:
-            job = self._read(line)
+            try:
+                job = self.reader.read(line)
+            except ListError:
+                self.lines.close()  # no other task gets a line any more
+                raise
             if job is not None:
                 await self._handle(work, line, job)
             work.busy = False
             self.lines.finish(line)
-
-    def _read(self, line: Line) -> Job | None:
-        """Parse a line; after a list in another format no line is parsed any more."""
-        if self._list_error is not None:
-            raise self._list_error
-        try:
-            return self.reader.read(line)
-        except ListError as error:
-            self._list_error = error
-            raise
 
     async def _handle(self, work: _Work, line: Line, job: Job) -> None:
         output = self.results.output
@@ -364,7 +349,7 @@ class Crawl:
         """Begin a wait, in the queue or before a retry."""
         work.since = time.monotonic()
         work.busy = False
-        if self._stopping and work.task is not None:
+        if self._stopping:
             work.task.cancel()
 
     async def _receive(
