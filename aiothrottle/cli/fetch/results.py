@@ -20,7 +20,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2b
-from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -356,23 +355,21 @@ class Output:
                     while rest and not self._at_once:
                         await self._ready()
                         rest = rest[os.write(self._descriptor, rest[:_PIECE]) :]
-            while rest:  # without an await, so that lines do not interleave
-                rest = rest[os.write(self._descriptor, rest) :]
+            _write(self._descriptor, rest)  # without an await, so that lines do not interleave
         except OSError as error:
             raise OutputError(f"the output cannot be written: {error.strerror}") from error
 
     async def _ready(self) -> None:
         """Wait until a pipe has room, without blocking the requests."""
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
+        ready = asyncio.Event()
         try:
-            # It may be cancelled in the turn in which the pipe has room.
-            loop.add_writer(self._descriptor, _finish, ready)
+            loop.add_writer(self._descriptor, ready.set)
         except (PermissionError, NotImplementedError):  # a device, or Windows: never waits
             self._at_once = True
             return
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_writer(self._descriptor)
 
@@ -380,6 +377,13 @@ class Output:
         """Close the file, unless it is the standard output."""
         if self._descriptor != _STANDARD_OUTPUT:
             os.close(self._descriptor)
+
+
+def _write(descriptor: int, content: bytes | memoryview) -> None:
+    """Write all of the content: the operating system may take a part of it."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Output:
@@ -423,17 +427,12 @@ def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
         return Done()
     if not resume:
         raise OutputError(f"{path} is not empty: continue it with --resume, or remove it")
-    with os.fdopen(os.dup(descriptor), "rb") as file:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
         file.seek(0)
         done = Done(_identities(file, path))
         end = file.tell()
     os.ftruncate(descriptor, end)
     return done
-
-
-def _finish(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -554,7 +553,7 @@ class Folder:
             with file:
                 async for chunk in chunks:
                     with self._output_errors():
-                        _write(file, chunk)
+                        _write(file.fileno(), chunk)
             with self._output_errors():
                 return self._become(part, name)
         finally:
@@ -578,9 +577,3 @@ class Folder:
             yield
         except OSError as error:
             raise OutputError(f"{self._path} cannot be written to: {error.strerror}") from error
-
-
-def _write(file: FileIO, chunk: bytes) -> None:
-    rest = memoryview(chunk)
-    while rest:
-        rest = rest[file.write(rest) :]
