@@ -681,14 +681,14 @@ def option_rows(parser: ArgumentParser) -> Iterator[str]:
 
 def options_text() -> str:
     """Return the page of the options of the command."""
-    from aiothrottle.cli import full_parser
+    from aiothrottle.cli import make_parser
 
     texts = [
         "# Options of the command",
         NOTE.replace("the docstrings", "the parser"),
         "[The command line](command-line.md) explains the commands; `--help` prints the same.",
     ]
-    [found] = [it for it in full_parser()._actions if it.dest == "command"]
+    [found] = [it for it in make_parser(filled=True)._actions if it.dest == "command"]
     commands = cast("dict[str, ArgumentParser]", found.choices)
     for name, parser in commands.items():
         texts += [f"## {name}", f"`{parser.format_usage().strip().removeprefix('usage: ')}`"]

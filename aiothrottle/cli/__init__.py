@@ -115,7 +115,7 @@ def _run(arguments: Sequence[str]) -> int:
     Raises:
         SystemExit: As `main`.
     """
-    parser = _make_parser()
+    parser = make_parser()
     name = parser.parse_args(arguments[:1]).command
     if name is None:
         parser.print_help()
@@ -141,18 +141,13 @@ def _parse(own: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
         own.error(str(error))
 
 
-def full_parser() -> argparse.ArgumentParser:
-    """Return a parser with the arguments of all commands."""
-    return _make_parser(filled=True)
-
-
 def _load(name: str) -> "Command":
     # Imported late, so that fetch does not load what only simulate needs.
     command: Command = import_module(f"{__name__}.{name}").COMMAND
     return command
 
 
-def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
+def make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
     """Make the parser of the arguments before those of a command, or of those, too."""
     parser = _Parser(prog="aiothrottle", description="Stay under the limits of the APIs you call.")
     parser.add_argument("--version", action="version", version=f"aiothrottle {__version__}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from aiothrottle.cli import full_parser
+from aiothrottle.cli import make_parser
 from aiothrottle.cli.options import Command, argument
 
 
@@ -37,7 +37,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
         import shtab  # of an extra
     except ImportError:
         parser.error("a completion needs shtab: pip install 'aiothrottle-client[cli]'")
-    whole = full_parser()
+    whole = make_parser(filled=True)
     files = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY}
     for action in _actions(whole):
         if isinstance(action.metavar, str) and action.metavar in files:
@@ -56,9 +56,4 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-COMMAND = Command(
-    text=__doc__,
-    usage="[options] shell",
-    options={"": Options},
-    run=_run,
-)
+COMMAND = Command(text=__doc__, usage="[options] shell", options={"": Options}, run=_run)

@@ -38,10 +38,12 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.cli.options import Command, flag, option, picture, whole_number, whole_rate
 from aiothrottle.cli.output import (
     Panel,
+    chosen,
     columns_of,
     fitted,
     paragraph,
     print_document,
+    print_texts,
     save_picture,
 )
 from aiothrottle.cli.progress import GLANCE, Display, Meter
@@ -158,7 +160,7 @@ def run_demo(terms: Terms, limiter: RateLimiter | None = None) -> int:
     if terms.json:
         print_document(_document(terms, runs))
     else:
-        _print_lines(_table(terms, runs, succeeded=complaint is None))
+        print_texts(_table(terms, runs, succeeded=complaint is None))
     if complaint is not None:
         text = f"aiothrottle's crawl failed: {complaint}."
         print(f"\n{paragraph(text, columns_of(sys.stderr))}", file=sys.stderr)
@@ -178,7 +180,7 @@ async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
     """Crawl a new server with each crawler."""
     if not terms.json:
         # Printed inside asyncio.run, where Ctrl-C is a cancellation from the first line on.
-        _print_lines(_introduction(terms))
+        print_texts(_introduction(terms))
     keeper = limiter or RateLimiter(
         terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard
     )
@@ -262,12 +264,6 @@ async def _tick(run: Run, display: Display) -> None:
 # ---- the results ---------------------------------------------------------------------------------
 
 
-def _print_lines(lines: Iterator[str]) -> None:
-    """Print texts, broken to fit a terminal; a row of a table fits."""
-    width = columns_of(sys.stdout)
-    print("\n".join(paragraph(line, width) for line in lines), flush=True)
-
-
 def _introduction(terms: Terms) -> Iterator[str]:
     yield f"A server on this machine has {terms.pages} pages that link to each other."
     yield f"It admits {terms}, and rejects the rest with 429."
@@ -300,11 +296,7 @@ def _cell(name: str, value: float) -> str:
 
 def _document(terms: Terms, runs: Sequence[Run]) -> dict[str, object]:
     return {
-        "server": {
-            "rate": terms.rate,
-            "concurrency": terms.concurrency,
-            "pages": terms.pages,
-        },
+        "server": chosen(terms, "rate", "concurrency", "pages"),
         "least_seconds": terms.least_time(terms.pages),
         "guard": terms.guard,
         "crawls": [{"name": run.name, **run.numbers()} for run in runs],
@@ -330,9 +322,4 @@ def _run(_: argparse.ArgumentParser, terms: Terms) -> int:
     return run_demo(terms)
 
 
-COMMAND = Command(
-    text=__doc__,
-    usage="[options]",
-    options={"": Terms},
-    run=_run,
-)
+COMMAND = Command(text=__doc__, usage="[options]", options={"": Terms}, run=_run)

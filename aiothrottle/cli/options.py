@@ -11,12 +11,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from importlib.util import find_spec
 from inspect import getdoc
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
-from aiothrottle.cli.output import SUFFIXES, matplotlib_is_missing
+from aiothrottle.cli.output import SUFFIXES
 from aiothrottle.rate import ACCEPTED, Rate, RateLike, as_rate
 
 # One % is that of a text, and %( of argparse.
@@ -226,7 +227,7 @@ def picture(text: str) -> Path:
         )
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
-    if matplotlib_is_missing():
+    if find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError(
             "a picture needs matplotlib: pip install 'aiothrottle-client[plot]'"
         )

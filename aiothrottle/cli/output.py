@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +24,6 @@ from aiothrottle.rate import Rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Row = Sequence[str]
 
@@ -72,6 +71,11 @@ def print_document(document: Mapping[str, object]) -> None:
     print(json.dumps(document, indent=2, allow_nan=False, default=to_object), flush=True)
 
 
+def chosen(found: object, *names: str) -> dict[str, object]:
+    """Return some attributes of an object, for a document."""
+    return {name: getattr(found, name) for name in names}
+
+
 def columns_of(stream: TextIO) -> int | None:
     """Return the width of a terminal; None: the stream is none."""
     if not stream.isatty():
@@ -93,6 +97,16 @@ def paragraph(text: str, width: int | None) -> str:
     if width is None or len(text) <= width:
         return text
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def print_texts(texts: Iterable[str]) -> None:
+    """Print texts as they come, broken to fit a terminal.
+
+    One that begins with a space is a row, or code to copy, and stays as it is.
+    """
+    width = columns_of(sys.stdout)
+    for text in map(printable, texts):
+        print(text if text.startswith(" ") else paragraph(text, width), flush=True)
 
 
 def fitted(rows: Sequence[Row], width: int | None) -> list[str]:
@@ -170,21 +184,14 @@ class Panel:
         return [0.0, *(at for at, _ in changes)], list(counts)
 
 
-def matplotlib_is_missing() -> bool:
-    """Return whether matplotlib cannot be imported."""
-    try:
-        _figure_class()
-    except ImportError:
-        return True
-    return False
-
-
 def save_picture(panels: Sequence[Panel], title: str, picture: Path, messages: TextIO) -> bool:
     """Draw the panels below each other into the file, and return success.
 
     Its path is printed to `messages`, an error to the standard error.
     """
-    figure = _figure_class()(figsize=(10, 1 + 2.7 * len(panels)), layout="constrained")
+    from matplotlib.figure import Figure  # large, and only for the picture
+
+    figure = Figure(figsize=(10, 1 + 2.7 * len(panels)), layout="constrained")
     rows = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     for panel, axes in zip(panels, rows, strict=True):
         _draw_panel(panel, axes)
@@ -197,12 +204,6 @@ def save_picture(panels: Sequence[Panel], title: str, picture: Path, messages: T
         return False
     print(f"The picture is in {picture}.", file=messages)
     return True
-
-
-def _figure_class() -> "type[Figure]":
-    from matplotlib.figure import Figure  # large, and only for the picture
-
-    return Figure
 
 
 def _draw_panel(panel: Panel, axes: "Axes") -> None:

@@ -46,10 +46,11 @@ from aiothrottle.cli.options import (
     whole_number,
 )
 from aiothrottle.cli.output import (
+    chosen,
     columns_of,
     fitted,
-    paragraph,
     print_document,
+    print_texts,
     printable,
     without_credentials,
 )
@@ -207,13 +208,8 @@ class Probe:
         return 0
 
     def _tell(self, lines: Iterable[str]) -> None:
-        if self._options.json:
-            return
-        width = columns_of(sys.stdout)
-        for line in lines:
-            # An indented line is a row, or code to copy.
-            text = printable(line)
-            print(text if text.startswith(" ") else paragraph(text, width), flush=True)
+        if not self._options.json:
+            print_texts(lines)
 
     # ---- the requests
 
@@ -380,7 +376,7 @@ class Probe:
     # ---- the findings as a document
 
     def _document(self) -> dict[str, object]:
-        answer, advice = self.answer, self.advice
+        answer, burst, tried, advice = self.answer, self.burst, self.tried, self.advice
         return {
             "url": without_credentials(str(self._options.url)),
             "status": answer.status,
@@ -388,19 +384,14 @@ class Probe:
             "profile": self._profile and self._profile.name,
             "throttled": answer.limits.throttled,
             "retry_after": answer.limits.retry_after,
-            "reported": [_chosen(it, *_REPORTED) for it in policies_of(answer.limits)],
-            "burst": _chosen(self.burst, "admitted", "seconds", "throttled", "retry_after"),
-            "tried": _chosen(self.tried, "passed", "sent", "throttled", "seconds"),
-            "limiter": _chosen(advice, "rates", "burst", "guard", "python"),
+            "reported": [chosen(it, *_REPORTED) for it in policies_of(answer.limits)],
+            "burst": burst and chosen(burst, "admitted", "seconds", "throttled", "retry_after"),
+            "tried": tried and chosen(tried, "passed", "sent", "throttled", "seconds"),
+            "limiter": advice and chosen(advice, "rates", "burst", "guard", "python"),
         }
 
 
 _REPORTED = ("name", "unit", "quota", "window", "remaining", "reset_after")
-
-
-def _chosen(found: object, *names: str) -> dict[str, object] | None:
-    """Return some attributes of a finding; None: there is none."""
-    return None if found is None else {name: getattr(found, name) for name in names}
 
 
 def _table(policies: tuple[Policy, ...]) -> list[tuple[str, ...]]:
@@ -422,9 +413,4 @@ def _row(policy: Policy) -> tuple[str, ...]:
     )
 
 
-COMMAND = Command(
-    text=__doc__,
-    usage="[options] URL",
-    options={"": Options},
-    run=_run,
-)
+COMMAND = Command(text=__doc__, usage="[options] URL", options={"": Options}, run=_run)

@@ -158,17 +158,16 @@ class Search:
 
     async def _climb(self, burst: Sighting) -> _Climb:
         """Send evenly and ever faster until a request is throttled."""
-        clock = asyncio.get_running_loop().time
         pace = burst.admitted / (burst.seconds + self.wait)
         clean = 0.0
         while self._goes_on:
             await asyncio.sleep(1 / pace)  # since the last request of the step before
-            began_at = clock()
+            began_at = _now()
             seconds = max(_STEP_SECONDS, _STEP_REQUESTS / pace)
             count = await self._pace(pace, seconds, tolerated=0)
             if not count.throttled:
                 # A busy client sends more slowly than it should.
-                clean = min(pace, count.admitted / (clock() - began_at))
+                clean = min(pace, count.admitted / (_now() - began_at))
                 pace *= _GROWTH
             elif clean or pace < _SLOWEST:
                 return _Climb(clean, pace)
@@ -181,15 +180,14 @@ class Search:
         """Return what is admitted in the long run at the throttled pace; 0.0: that is not known."""
         if not (self._goes_on and climb.clean):
             return 0.0
-        clock = asyncio.get_running_loop().time
         seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / climb.throttled))
-        began_at, counts = clock(), list[int]()
+        began_at, counts = _now(), list[int]()
         for part in range(1, _PARTS + 1):
-            count = await self._pace(climb.throttled, began_at + part * seconds - clock())
+            count = await self._pace(climb.throttled, began_at + part * seconds - _now())
             counts.append(count.admitted)
-            await asyncio.sleep(began_at + part * seconds - clock())
+            await asyncio.sleep(began_at + part * seconds - _now())
         # Nothing is left of a bucket at both ends, so its size makes no difference.
-        measured = sum(counts) / (clock() - began_at)
+        measured = sum(counts) / (_now() - began_at)
         if not measured or max(counts) > _UNSTEADY * min(counts) + _FEW:
             return 0.0
         return 0.0 if await self._admits_more(climb.clean, measured, burst.admitted) else measured
@@ -201,19 +199,18 @@ class Search:
         seconds = _OVERFLOWS * burst / (pace - measured)
         if seconds > _LONGEST_TRY:
             return False
-        clock = asyncio.get_running_loop().time
         await asyncio.sleep(self.wait)
-        began_at = clock()
+        began_at = _now()
         count = await self._pace(pace, seconds, tolerated=0)
-        return not count.throttled and count.sent - measured * (clock() - began_at) > burst
+        return not count.throttled and count.sent - measured * (_now() - began_at) > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
         self.progress(f"trying {advice.python}")
         await asyncio.sleep(self.wait)
-        began_at = asyncio.get_running_loop().time()
+        began_at = _now()
         tolerated = _TOLERATED if advice.spaced else 0
         count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
-        lasted = asyncio.get_running_loop().time() - began_at
+        lasted = _now() - began_at
         passed = count.throttled <= tolerated and self.left > 0
         return Tried(advice, count.sent, lasted, passed, count.throttled)
 
@@ -225,20 +222,19 @@ class Search:
 
     async def _send_for(self, limiter: RateLimiter, seconds: float, *, tolerated: float) -> _Count:
         """Send what the limiter grants within some seconds, until too many are throttled."""
-        clock = asyncio.get_running_loop().time
-        end = clock() + seconds
+        end = _now() + seconds
         count = _Count()
 
         async def work() -> None:
             while self.left > 0 and count.throttled <= tolerated:
                 try:
-                    async with limiter.throttle(timeout=max(end - clock(), 0.0)):
+                    async with limiter.throttle(timeout=max(end - _now(), 0.0)):
                         reply = await self._counted()
                 except ThrottleTimeout:
                     return
                 count.throttled += reply.throttled
                 count.admitted += not reply.throttled
-                if clock() >= end:
+                if _now() >= end:
                     return
 
         async with asyncio.TaskGroup() as group:
@@ -251,6 +247,10 @@ class Search:
         reply = await self.send()
         self.wait = max(self.wait, reply.retry_after or 0.0)
         return reply
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def candidates(clean: float, throttled: float, measured: float, admitted: int = 0) -> list[float]:

@@ -47,10 +47,11 @@ from aiothrottle.cli.options import (
 )
 from aiothrottle.cli.output import (
     Panel,
+    chosen,
     columns_of,
     fitted,
-    paragraph,
     print_document,
+    print_texts,
     save_picture,
 )
 from aiothrottle.limiter import RateLimiter
@@ -164,8 +165,8 @@ def _run(parser: argparse.ArgumentParser, show: Show, world: World, clients: Cli
     else:
         # A table that fits a terminal; in Markdown into a pipe.
         width = columns_of(sys.stdout)
-        lines = [table(outcomes)] if width is None else fitted(cells(outcomes), width)
-        print("\n".join([paragraph(setting, width), "", *lines]), flush=True)
+        rows = table(outcomes).splitlines() if width is None else fitted(cells(outcomes), width)
+        print_texts([setting, "", *rows])
     if show.plot is None:
         return 0
     shown = min(world.seconds, _SHOWN * world.rate.period)
@@ -178,11 +179,8 @@ def _run(parser: argparse.ArgumentParser, show: Show, world: World, clients: Cli
         )
         for name, it in outcomes.items()
     ]
-    return (
-        0
-        if save_picture(panels, setting, show.plot, sys.stderr if show.json else sys.stdout)
-        else 1
-    )
+    drawn = save_picture(panels, setting, show.plot, sys.stderr if show.json else sys.stdout)
+    return 0 if drawn else 1
 
 
 def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
@@ -193,10 +191,7 @@ def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -
             "burst": world.server_burst,
         },
         "clients": clients.clients,
-        "latency": world.latency,
-        "jitter": world.jitter,
-        "seconds": world.seconds,
-        "seed": world.seed,
+        **chosen(world, "latency", "jitter", "seconds", "seed"),
         "outcomes": [
             {
                 "name": name,

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 import aiothrottle
-from aiothrottle.cli import full_parser, main
+from aiothrottle.cli import main, make_parser
 from tests.cli.conftest import Command
 from tests.support.background import COMMAND, ENVIRONMENT, STRICT
 
@@ -53,7 +53,7 @@ def test_help_has_every_option_in_80_columns(
 ) -> None:
     """The help of an option stands in a docstring, which may lack it."""
     monkeypatch.setenv("COLUMNS", "80")
-    (commands,) = (it for it in full_parser()._actions if isinstance(it.choices, dict))
+    (commands,) = (it for it in make_parser(filled=True)._actions if isinstance(it.choices, dict))
     for name, parser in cast("dict[str, ArgumentParser]", commands.choices).items():
         assert [it.dest for it in parser._actions if not it.help] == [], name
         printed = command(name, "--help").printed
