@@ -339,7 +339,7 @@ _ZONES = {
 }  # fmt: skip
 
 _TIME = (
-    r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
+    r"(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-9]{2})"
     r"(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]++))?)?"
 )
 _YEAR = "(?P<year>[0-9]{4})"
@@ -347,7 +347,8 @@ _ISO_DATE = rf"{_YEAR}-(?P<month>[0-9]{{2}})-(?P<day>[0-9]{{2}})"
 _ANY_YEAR = "(?P<year>[0-9]{4}|[0-9]{2})"
 # No two adjacent repetitions can match the same blanks: backtracking over all ways to divide them
 # would take more than linear time.
-_ZONE = r"(?P<zone>[a-z]*+)(?: *+(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?))?(?: *+\([^()]*+\))?"
+_OFFSET = r"(?P<offset>[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)"
+_ZONE = rf"(?P<zone>[a-z]*+)(?: *+{_OFFSET})?(?: *+\([^()]*+\))?"
 # Where the zone is required: a truncated date is no date.
 _REQUIRED_ZONE = rf"(?=[a-z+-]){_ZONE}"
 _WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}"
@@ -414,43 +415,27 @@ def parse_date(text: str, now: datetime | None = None) -> datetime | None:
 
 
 def _datetime(match: re.Match[str], now: datetime | None) -> datetime:
-    month, second = match["month"], int(match["second"] or 0)
-    rest = (
-        int(month) if month.isdigit() else _NUMBERS[month[:3].lower()],
-        int(match["day"]),
-        int(match["hour"]),
-        int(match["minute"]),
-        # The grammar has leap seconds, Python's calendar has none.
-        59 if second == 60 else second,
-    )
-    year = int(match["year"])
-    if len(match["year"]) == 2:
-        year = _with_century(year, rest, now)
-    fraction = int((match["fraction"] or "0")[:6].ljust(6, "0"))
-    date = datetime(year, *rest, fraction, UTC)
-    zone, offset = match["zone"], match["offset"]
-    if zone or offset or second == 60:
-        hours = _ZONES[(zone or "").lower()]
-        date += timedelta(hours=-hours, seconds=second == 60) - _offset(offset)
-    return date
+    """Write the date as ISO 8601, which Python reads; it has neither zones nor leap seconds."""
+    year, month, second = match["year"], match["month"], match["second"] or "00"
+    leaps = second == "60"
+    number = month if month.isdigit() else f"{_NUMBERS[month[:3].lower()]:02}"
+    time = f"{match['hour']:0>2}:{match['minute']}:{'59' if leaps else second}"
+    rest = f"{number}-{match['day']:0>2}T{time}"
+    if len(year) == 2:
+        year = _with_century(int(year), rest, now)
+    date = datetime.fromisoformat(f"{year}-{rest}.{match['fraction'] or 0}{match['offset'] or 'Z'}")
+    ahead = timedelta(hours=_ZONES[(match["zone"] or "").lower()], seconds=-leaps)
+    return date.astimezone(UTC) - ahead
 
 
-def _offset(text: str | None) -> timedelta:
-    if not text:
-        return timedelta()
-    hours, minutes = int(text[1:3]), int(text[3:].removeprefix(":") or 0)
-    if hours > 23 or minutes > 59:
-        raise ValueError(f"{text} is no offset")
-    ahead = timedelta(hours=hours, minutes=minutes)
-    return -ahead if text[0] == "-" else ahead
-
-
-def _with_century(year: int, rest: tuple[int, ...], now: datetime | None) -> int:
+def _with_century(year: int, rest: str, now: datetime | None) -> str:
     if now is None:
-        return year + (1900 if year >= 69 else 2000)
+        return f"{year + (1900 if year >= 69 else 2000)}"
     now = now.astimezone(UTC)
     year += now.year // 100 * 100
     # RFC 9110: more than 50 years ahead is the latest such year of the past.
-    if (year - 50, *rest) > now.timetuple()[:6]:
-        return year - 100
-    return year + 100 if year + 50 < now.year else year
+    if f"{year - 50:04}-{rest}" > now.isoformat()[:19]:
+        year -= 100
+    elif year + 50 < now.year:
+        year += 100
+    return f"{year:04}"
