@@ -86,15 +86,16 @@ def read_body(
 ) -> BodyResult:
     """Read a body. A wait counts only in a body about an error; `marks` are a profile's own."""
     phrases = (*_PHRASES, *map(_normal, marks)) if marks else _PHRASES
+    is_error = status >= LEAST_ERROR
     text = _text(body)
     data = _json(text)
     if data is None:
-        throttled = _marked_text(text, phrases) if status >= LEAST_ERROR else _marked_xml(text)
-        wait = _prose(text, clock) if throttled or status >= LEAST_ERROR else None
+        throttled = _marked_text(text, phrases, is_error=is_error)
+        wait = _prose(text, clock) if throttled or is_error else None
         return BodyResult(throttled, wait, None)
-    parts = _nodes(_error_parts(data, status))
+    parts = _nodes(data if is_error else _error_parts(data))
     throttled = any(_marked(key, node, phrases) for key, node in parts)
-    wait = _wait(data, clock) if throttled or status >= LEAST_ERROR else None
+    wait = _wait(data, clock) if throttled or is_error else None
     return BodyResult(throttled, wait, data)
 
 
@@ -132,10 +133,8 @@ def _json(text: str) -> object:
         return None
 
 
-def _error_parts(data: object, status: int) -> object:
-    """Return the data that may hold a mark: for a status below 400 only the keys of errors."""
-    if status >= LEAST_ERROR:
-        return data
+def _error_parts(data: object) -> object:
+    """Return the keys of errors, which alone may hold a mark if the status is below 400."""
     top = cast("Object", data).items() if isinstance(data, dict) else ()
     return {key: value for key, value in top if plain(key) in _ERROR_KEYS}
 
@@ -170,14 +169,13 @@ def _marked(key: str, node: object, phrases: Iterable[str]) -> bool:
     return code in _CODES or (key, code) in _CODES_UNDER or _has_phrase(node, phrases)
 
 
-def _marked_text(text: str, phrases: Iterable[str]) -> bool:
-    return _has_phrase(text, phrases) or any(
-        code.lower() in _CODES for code in _ELEMENT.findall(text)
-    )
-
-
-def _marked_xml(text: str) -> bool:
-    return "<Error>" in text and any(code.lower() in _CODES for code in _ELEMENT.findall(text))
+def _marked_text(text: str, phrases: Iterable[str], *, is_error: bool) -> bool:
+    """Return whether a text has a mark; one that is no error has only the element of an error."""
+    if is_error and _has_phrase(text, phrases):
+        return True
+    if not is_error and "<Error>" not in text:
+        return False
+    return any(code.lower() in _CODES for code in _ELEMENT.findall(text))
 
 
 def _has_phrase(text: str, phrases: Iterable[str]) -> bool:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, NoReturn, TypeAlias, cast
 
 from aiothrottle._statuses import AMBIGUOUS, THROTTLED
 from aiothrottle.headers.body import BodyResult, nested_headers, plain, read_body
@@ -152,7 +152,7 @@ def collect(layout: Layout, values: Sequence[str]) -> Fields:
             lines = group[field] = []
             for place in at:
                 value = values[place]
-                line = (value if isinstance(value, str) else _text(value)).strip(" \t")
+                line = (value if isinstance(value, str) else _reject(value)).strip(" \t")
                 if len(line) > left:
                     line = ""
                 left -= len(line)
@@ -160,10 +160,8 @@ def collect(layout: Layout, values: Sequence[str]) -> Fields:
     return fields
 
 
-def _text(value: object) -> str:
-    """Return the value; reject anything but a str."""
-    if isinstance(value, str):
-        return value
+def _reject(value: object) -> NoReturn:
+    """Reject what is no str."""
     raise TypeError(
         f"names and values of headers must be str, got {value!r:.100}; decode raw headers: "
         "[(name.decode('latin-1'), value.decode('latin-1')) for name, value in raw]"
@@ -188,7 +186,7 @@ def _layout(claims: Callable[[str], bool] | None, names: Names) -> Layout:
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
     has_limits = False
     for place, given in enumerate(names):
-        name = given if isinstance(given, str) else _text(given)
+        name = given if isinstance(given, str) else _reject(given)
         is_vendors = claims is not None and claims(name)
         role = _Role("vendor", "", name.lower()) if is_vendors else _role(name)
         if role is not None:
@@ -277,8 +275,7 @@ def parse_rate_limit(
         raise TypeError(f"status must be an int such as 429, got {status!r}")
     if body is not None and not isinstance(body, str | bytes):
         raise TypeError(f"body must be str or bytes, got a {type(body).__name__}")
-    found = None if profile is None else _profile(profile)
-    return parse_response(status, headers, now, body=body, profile=found)
+    return parse_response(status, headers, now, body=body, profile=_profile(profile))
 
 
 def parse_response(
@@ -344,18 +341,17 @@ def parse_response(
     )
 
 
-def _profile(profile: Profile | str) -> Profile | None:
+def _profile(profile: Profile | str | None) -> Profile | None:
     """Return the profile, if there is one and it has an effect."""
-    found: Profile | None
     if isinstance(profile, str):
         from aiothrottle.headers.vendors import profile_for
 
-        found = profile_for(profile)
-    else:
-        found = profile
-    if found is not None and not isinstance(found, Profile):
-        raise TypeError(f"profile must be a Profile, a host or a vendor's name, got {found!r}")
-    return found if found is not None and found.has_effect else None
+        profile = profile_for(profile)
+    if profile is None:
+        return None
+    if not isinstance(profile, Profile):
+        raise TypeError(f"profile must be a Profile, a host or a vendor's name, got {profile!r}")
+    return profile if profile.has_effect else None
 
 
 def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[Clock, bool]:
@@ -366,12 +362,8 @@ def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[C
     clock_fields = fields["clock"].get("")
     if not clock_fields:
         return Clock(now), True
-    dates = clock_fields.get("date", ())
-    age = (
-        max(read_number(line) or 0.0 for line in clock_fields["age"])
-        if "age" in clock_fields
-        else 0.0
-    )
+    dates, ages = clock_fields.get("date", ()), clock_fields.get("age", ())
+    age = max(read_number(line) or 0.0 for line in ages) if ages else 0.0
     return Clock(now, dates[0] if len(dates) == 1 else None, age, server), age == 0
 
 
@@ -453,11 +445,8 @@ def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
         if place is None:
             merged.append(policy)
         else:
-            known = merged[place]._asdict()
-            missing = {
-                field: value for field, value in policy._asdict().items() if known[field] is None
-            }
-            merged[place] = merged[place]._replace(**missing)
+            both = zip(merged[place], policy, strict=True)
+            merged[place] = Policy._make(other if own is None else own for own, other in both)
     return merged
 
 

@@ -11,6 +11,8 @@ from aiothrottle.headers.profile import Items, Json, Limit, Profile
 # No name of a host (RFC 1035) or of a vendor is longer.
 _LONGEST = 255
 
+# Arguments of `Profile` that are sets.
+_SETS = ("milliseconds", "throttled_statuses", "body_statuses")
 # A table of TOML.
 _Table: TypeAlias = dict[str, Any]
 
@@ -25,11 +27,8 @@ def _profile(table: _Table) -> Profile:
         return Profile(
             read=table.pop("date").isoformat(),
             limits=tuple(map(_limit, table.pop("limits", ()))),
-            milliseconds=frozenset(table.pop("milliseconds", ())),
-            throttled_statuses=frozenset(table.pop("throttled_statuses", ())),
-            body_statuses=frozenset(table.pop("body_statuses", ())),
             windows=tuple(table.pop("windows", {}).items()),
-            **_with_tuples(table),
+            **_immutable(table),
         )
     except (KeyError, TypeError) as error:
         error.add_note(f"in profiles.toml, {table.get('name')!r}")
@@ -37,17 +36,19 @@ def _profile(table: _Table) -> Profile:
 
 
 def _limit(table: _Table) -> Limit | Items | Json:
-    arguments = _with_tuples({"name": None, **table})
+    arguments = _immutable({"name": None, **table})
     if "item" in table:
         return Items(**arguments)
     return Json(**arguments) if "path" in table else Limit(**arguments)
 
 
-def _with_tuples(table: _Table) -> _Table:
-    return {
-        key: tuple(cast("list[object]", value)) if isinstance(value, list) else value
-        for key, value in table.items()
-    }
+def _immutable(table: _Table) -> _Table:
+    """Make the lists of a table to tuples, or sets."""
+    arguments = table.copy()
+    for name, value in table.items():
+        if isinstance(value, list):
+            arguments[name] = (frozenset if name in _SETS else tuple)(cast("list[object]", value))
+    return arguments
 
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _read()})
