@@ -46,7 +46,7 @@ from aiothrottle.cli.output import (
     print_texts,
     save_picture,
 )
-from aiothrottle.cli.progress import GLANCE, Display, Meter
+from aiothrottle.cli.progress import GLANCE, Display, Meter, beside
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
@@ -211,18 +211,11 @@ async def _measure(run: Run, session: Session, gate: Gate) -> None:
     ) as server:
         run.audit = server.audit
         display = Display(sys.stderr)
-        with display.drawing():
-            ticker = asyncio.create_task(_tick(run, display))
+        with display.drawing(), contextlib.suppress(TimeoutError):
             run.started_at = time.monotonic()
-            try:
-                async with asyncio.timeout(terms.patience):
-                    await _crawl(server.url, session, gate, run.found)
-            except TimeoutError:
-                pass
-            finally:
-                ticker.cancel()
-                await asyncio.wait([ticker])  # which raises only if this task is cancelled
-            run.seconds = time.monotonic() - run.started_at
+            async with beside(_tick(run, display)), asyncio.timeout(terms.patience):
+                await _crawl(server.url, session, gate, run.found)
+        run.seconds = time.monotonic() - run.started_at
 
 
 async def _crawl(start: URL, session: Session, gate: Gate, found: set[URL]) -> None:

@@ -6,10 +6,11 @@ cannot move its cursor. rich is imported only to draw, as it is large.
 Invariant: no command fails because its messages cannot be written.
 """
 
+import asyncio
 import contextlib
 import math
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from aiothrottle._checks import duration
 from aiothrottle.cli.output import columns_of, paragraph
@@ -117,6 +118,17 @@ def percentiles(latency: tuple[float, float]) -> str:
     # Two digits: the histogram is off by an eighth.
     median, most = (duration(each, 2) for each in latency)
     return f"p50 {median}, p95 {most}"
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run a coroutine in a task while the block runs."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])  # which raises only if this task is cancelled
 
 
 class Display:

@@ -60,6 +60,7 @@ from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of
 from aiothrottle.cli.fetch.results import OutputError, Results, Saved
 from aiothrottle.cli.options import Command, argument, fail, option
 from aiothrottle.cli.output import without_credentials
+from aiothrottle.cli.progress import beside
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.keyed import AnyLimiter
 
@@ -200,12 +201,12 @@ class Run:
                 stack.callback(limiters.to_wait_for.observe(report.observe))
             if self.messages.dashboard:
                 await stack.enter_async_context(_page(limiters.named, crawl, report))
-            watch = asyncio.create_task(report.watch(crawl))
             trouble: str | None = None
             caught: list[int] = []
             try:
-                with _signals(crawl, report, caught):
-                    await crawl.run(self.limits.workers)
+                async with beside(report.watch(crawl)):
+                    with _signals(crawl, report, caught):
+                        await crawl.run(self.limits.workers)
             except OutputError as error:
                 if isinstance(error.__cause__, BrokenPipeError):  # the reader closed the output
                     return Status.BROKEN_PIPE
@@ -218,9 +219,6 @@ class Run:
                 trouble = f"the store of the limits fails: {without_credentials(str(error))}"
             except OSError as error:
                 trouble = f"the list cannot be read: {error.strerror}"
-            finally:
-                watch.cancel()
-                await asyncio.wait([watch])  # which raises only if this task is cancelled
             report.ended(crawl)
         output = self.results.output
         rest = ": the same with --resume fetches the rest" if output.can_resume else ""
