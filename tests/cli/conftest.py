@@ -15,8 +15,8 @@ from aiothrottle import Retry
 from aiothrottle.cli import main
 from aiothrottle.cli.fetch import requests
 from aiothrottle.testing import RateLimitedServer
-from tests.cli.handlers import Handler
 from tests.support.background import background
+from tests.support.serving import Handler
 
 Record: TypeAlias = dict[str, Any]
 

@@ -1,14 +1,13 @@
 """Handlers of a server on loopback, for the fixture `serve`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer
-
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from tests.support.serving import Handler, hang_up
 
 
 def urls_of(server: RateLimitedServer, names: int | Iterable[str]) -> list[str]:
@@ -81,9 +80,3 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     await response.write(b"x" * 50)
     return await hang_up(request)
-
-
-async def hang_up(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()

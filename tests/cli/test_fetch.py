@@ -417,41 +417,35 @@ def test_resume_sends_the_request_of_the_missing_user(
     assert [base64.b64decode(it).decode() for it in credentials] == users * 2
 
 
-@pytest.mark.parametrize("rates", [[], [Rate(1000)]])
+ADVICE = {
+    "admits about 20/s": '--rate 20/s, or in a program RateLimiter("20/s").',
+    "works on 3 at once": "--concurrency 3, or in a program RateLimiter(concurrency_limit=3).",
+}
+
+
 @pytest.mark.parametrize(
-    ("limits", "found", "advice"),
+    ("given", "learned", "found"),
     [
-        ((19.63, 10), "admits about 20/s", '--rate 20/s, or in a program RateLimiter("20/s").'),
-        (
-            (None, 3),
-            "works on 3 at once",
-            "--concurrency 3, or in a program RateLimiter(concurrency_limit=3).",
-        ),
-        ((None, 10), "", ""),
+        (None, (19.63, 10), "admits about 20/s"),
+        (1000, (19.63, 10), "admits about 20/s"),
+        (1000, (None, 3), "works on 3 at once"),
+        (None, (None, 10), None),
+        (20, (20.0, 10), None),  # no more than was given
     ],
 )
 def test_what_is_learned_is_in_progress_and_summary(
-    rates: list[Rate],
-    limits: tuple[float | None, int],
-    found: str,
-    advice: str,
+    given: float | None,
+    learned: tuple[float | None, int],
+    found: str | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), limits=limits)
+    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), limits=learned)
+    rates = [] if given is None else [Rate(given)]
     printed = report.Report(report.Messages(), sys.stderr, rates, 10, drawn=False)
     shown = [text for text, colour in printed._parts(crawl) if colour == "yellow"]
     printed.ended(crawl)
     last = capsys.readouterr().err.splitlines()[-1]
-    if found:
-        assert f"server {found}" in shown
-        assert last == f"The server {found}. Next time give {advice}"
-    else:
-        assert not any(text.startswith("server ") for text in shown)
-        assert "Next time" not in last
-
-
-def test_rate_that_was_given_is_not_learned(capsys: pytest.CaptureFixture[str]) -> None:
-    crawl: Any = SimpleNamespace(tally=Tally(), pauses=(0, 0.0), limits=(20.0, 10))
-    printed = report.Report(report.Messages(), sys.stderr, [Rate(20)], 10, drawn=False)
-    printed.ended(crawl)
-    assert "Next time" not in capsys.readouterr().err
+    assert shown == ([] if found is None else [f"server {found}"])
+    assert ("Next time" in last) is (found is not None)
+    if found is not None:
+        assert last == f"The server {found}. Next time give {ADVICE[found]}"

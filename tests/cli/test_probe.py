@@ -11,8 +11,9 @@ from aiothrottle.cli import search
 from aiothrottle.cli.advice import Advice, Sighting, reported, seen, usual_guard
 from aiothrottle.headers import Policy, ServerLimits
 from tests.cli.conftest import Command, Serve
-from tests.cli.handlers import always, hang_up, in_turn
+from tests.cli.handlers import always, in_turn
 from tests.support.background import background
+from tests.support.serving import hang_up
 
 # ---- one request -----------------------------------------------------------------------------
 
