@@ -88,7 +88,7 @@ def read_body(
     phrases = (*_PHRASES, *map(_normal, marks)) if marks else _PHRASES
     is_error = status >= LEAST_ERROR
     text = _text(body)
-    data = _json(text)
+    data = read_json(text)
     if data is None:
         throttled = _marked_text(text, phrases, is_error=is_error)
         wait = _prose(text, clock) if throttled or is_error else None
@@ -124,7 +124,8 @@ def _text(body: str | bytes) -> str:
     return body if isinstance(body, str) else body.decode("utf-8", "replace")
 
 
-def _json(text: str) -> object:
+def read_json(text: str) -> object:
+    """Return an object or a list; None if the text is neither."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:

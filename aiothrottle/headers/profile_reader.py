@@ -4,13 +4,12 @@ Invariant: each kind of row (headers with one number each, several limits in a h
 records; those with the same name become one limit.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from aiothrottle.headers.body import Object, number_of
+from aiothrottle.headers.body import Object, number_of, read_json
 from aiothrottle.headers.limits import Lines, Record
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 from aiothrottle.headers.quotas import read_record
@@ -161,7 +160,7 @@ def _read_json(
 ) -> Iterator[Record]:
     """Read the limits of the row, and record its waits in `vendor`; `data` is the body's JSON."""
     if row.header:
-        data = _loads(", ".join(lines.get(row.header.lower(), ())))
+        data = read_json(", ".join(lines.get(row.header.lower(), ())))
     for found in _walk(data, row.path.split(".") if row.path else []):
         used = [number for key in row.used if (number := found.number(key)) is not None]
         fixed = None if isinstance(row.limit, str) or not used else row.limit
@@ -248,10 +247,3 @@ def _children(node: object) -> Iterable[tuple[str, object]]:
     if isinstance(node, list):
         return ((str(i), child) for i, child in enumerate(cast("list[object]", node)))
     return ()
-
-
-def _loads(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
