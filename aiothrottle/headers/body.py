@@ -24,7 +24,6 @@ _PHRASES = (
     "secondary rate limit",
     "api rate limit exceeded",
     "abuse detection mechanism",
-    "userratelimitexceeded",
     "ratelimitexceeded",
     "throttlingexception",
     "requestthrottled",
