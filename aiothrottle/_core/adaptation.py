@@ -15,7 +15,6 @@ from aiothrottle import events
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle._core.limits import (
-    SERVER,
     UNCHANGED,
     ConcurrencyLimit,
     Limits,
@@ -96,6 +95,8 @@ class Adaptation:
     def heeds_reports(self) -> bool:
         """Whether the server's rates hold: none is given, or that is throttled again and again."""
         limits, active = self.limits, self.active
+        if active is not None and active.rate is not None:
+            return False  # the rate is learned from what the server does, whatever it says
         if limits.follows_server or limits.learns_rate or limits.server_rates:
             return True
         if active is None or active.evidence is None or active.guard is None:
@@ -188,6 +189,7 @@ class Adaptation:
                 in_flight=in_flight,
                 own=own,
                 sent=self.bucket.granted,
+                of_all=self.bucket.rate_of_all(now),
             )
         )
 
@@ -249,10 +251,10 @@ class Adaptation:
         if feedback.slots is not None or not (limits.learn_rate and limits.begin_small):
             return None
         slots = LearnedSlots(limits.slots or math.inf)
-        if limits.learns_rate:
+        if limits.learns_rate or limits.follows_server:
             return Evidence(slots=slots)
         # Of several resources any one may be the reason of a 429.
-        if feedback.guard is None or limits.resources or limits.rate_limit == SERVER or not rates:
+        if feedback.guard is None or limits.resources or not rates:
             return None
         return Evidence(min([it.limit / it.period for it in rates]), slots=slots)
 
@@ -521,9 +523,6 @@ class Adaptation:
             Whether decisions change.
         """
         limits, bucket = self.limits, self.bucket
-        feedback = self.feedback
-        if feedback is not None and feedback.rate is not None:
-            return False  # the rate is learned from what the server does, whatever it says
         rates, changed, is_refuted = list[Rate](), False, False
         known = limits.windows
         limits.windows = {it.name: known.get(it.name) or ServerWindow() for it in quotas}

@@ -21,6 +21,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.adaptive.rate import Pace
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.composite import AllOf, PerResource
 from aiothrottle.algorithms.level import ROUNDING, Level
@@ -396,6 +397,8 @@ class LocalBucket:
         refill: float,
     ) -> bool:
         """Return whether a quota can hold anything back that the own algorithm does not."""
+        if isinstance(self.own[0], Pace) and state.witness.rate_of_all(now):
+            return False  # what remains is for the fastest of them, and the rate is for all
         is_limited = by_name(self.own[0].capacity).get(reported.resource, math.inf) < math.inf
         if refill:
             # A reset that is refuted holds nothing back, where there is another limit.
@@ -412,6 +415,11 @@ class LocalBucket:
             algorithm.take(state, timestamp, cost)
             if self.bound is not None:
                 self.bound.take(timestamp, cost)
+
+    def rate_of_all(self, now: float) -> float:
+        """Return the requests per second for all clients, if others use a quota too; else 0.0."""
+        rates = [state.witness.rate_of_all(now) for _, state in self._of_requests()]
+        return min([rate for rate in rates if rate], default=0.0)
 
     def has_no_window(self, name: str) -> bool:
         """Return whether a quota of requests comes back faster than its reset says."""

@@ -300,6 +300,7 @@ class Feedback:
         in_flight: int,
         own: bool,
         sent: int,
+        of_all: float,
     ) -> tuple[Change, ...]:
         """Record a 429, after which the limiter pauses for `pause` seconds.
 
@@ -311,6 +312,7 @@ class Feedback:
             in_flight: Requests in flight, including this one.
             own: Whether the request is of this limiter, not of a limiter below.
             sent: The requests that were sent so far.
+            of_all: Tokens per second for all clients, if others use the server's quota; else 0.0.
 
         Returns:
             The changes to apply.
@@ -319,7 +321,7 @@ class Feedback:
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
-            if self.evidence and self.evidence.is_chance(now, sent_at):
+            if self.evidence and self.evidence.is_chance(now, sent_at) and not of_all:
                 self.rate = None
                 changes = (Change("rate", math.inf, before),)
             else:
@@ -327,7 +329,7 @@ class Feedback:
                 changes += _change("rate", self.rate.state.rate, before)
         elif self.evidence is not None and own:
             size = self.evidence.slots.size
-            search = self.evidence.throttled(now, sent_at, pause, in_flight, sent)
+            search = self.evidence.throttled(now, sent_at, pause, in_flight, sent, of_all)
             changes = _change("slots", self.evidence.slots.size, size)
             # A known rate is kept to until nothing else can be the reason.
             if search is not None and not (self.guard and self.guard.burst.explains_429s):

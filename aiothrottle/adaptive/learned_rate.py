@@ -7,6 +7,8 @@ the rate at which an `AdaptiveRate` begins to search. If nothing was admitted in
 is still closed, and that says nothing. When nothing was throttled for long, the rate is given up;
 the next event brings it back.
 
+Where the server reports a quota, and others use it too, the next 429 is enough, and no chance.
+
 A known rate may be too high as well: other clients share the limit, or it was lowered. Then the
 search does not go beyond it, and ends when the known rate has proved to be right.
 
@@ -29,6 +31,9 @@ _SLOWEST, _FASTEST = 1 / 86400, 1e6
 # An event tells something about the next one for so many seconds, and the rate is kept for as long
 # without one; or for so many tokens, if they take longer.
 _MEMORY, _TOKENS = 600.0, 200.0
+# The least part of a limit that others use too with which a client begins: so their parts are more
+# even than the averages of their first seconds.
+_SHARE = 0.25
 # The same at the fastest rate, if that is the one that the user gave: it was right after all.
 _RIGHT = 30.0
 # A limit throttles that part of the requests in flight, two at the least.
@@ -95,7 +100,13 @@ class Evidence:
             self.slots.succeeded(sent_at)
 
     def throttled(
-        self, now: float, sent_at: float, pause: float, in_flight: int, sent: int
+        self,
+        now: float,
+        sent_at: float,
+        pause: float,
+        in_flight: int,
+        sent: int,
+        of_all: float = 0.0,
     ) -> AdaptiveRate | None:
         """Record a 429, while there is no rate.
 
@@ -105,6 +116,7 @@ class Evidence:
             pause: Seconds from `now` on in which nothing will be sent.
             in_flight: Requests in flight, including this one.
             sent: Requests that were sent so far, including those.
+            of_all: Tokens per second for all clients, if others are known to use them; else 0.0.
 
         Returns:
             The search for the rate, if there is enough evidence for one.
@@ -126,11 +138,13 @@ class Evidence:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
         is_limit = self.signs + self.has_sign >= self.needed and not self.slots.explain_429s
-        if self.rate == math.inf or not is_limit:
+        if not of_all and (self.rate == math.inf or not is_limit):
             return None
         self.slots = LearnedSlots(self.slots.most)
         slowest = min(_SLOWEST, self.fastest)
-        return AdaptiveRate(min(max(self.rate, slowest), self.fastest), slowest, self.fastest)
+        average = self.rate if self.rate < math.inf else 0.0
+        initial = min(max(average, _SHARE * of_all, slowest), self.fastest)
+        return AdaptiveRate(initial, slowest, self.fastest)
 
     def is_chance(self, now: float, sent_at: float) -> bool:
         """Record a 429 of the search; return whether the rate is to be given up.

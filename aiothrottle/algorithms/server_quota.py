@@ -26,6 +26,8 @@ _AT_ONCE = 0.5
 _WHOLE = 1.0
 # A reset that is early by a smaller part of itself was rounded.
 _ROUNDED = 0.1
+# Seconds to the reset of a window that is short, and for which a sign of other clients counts.
+_SHORT, _MEMORY = 4.0, 60.0
 
 
 class ReportedQuota(NamedTuple):
@@ -61,6 +63,8 @@ class Witness:
     A server with windows may show the same where others use its quota: then it throttles what was
     sent too early, and the refill is taken for slower, and for no faster again.
 
+    Where less remains than this client has taken, other clients use the quota.
+
     >>> witness = Witness(limit=5)
     >>> for at in (0.0, 0.3, 0.6):  # of a bucket
     ...     quota = ReportedQuota(4, 1.0, limit=5, error=1.0)
@@ -91,6 +95,29 @@ class Witness:
     is_faster: bool = False
     #: The last report that left nothing, until the next one: when its request was sent.
     empty_at: float = math.inf
+    #: The last report of which no other one arrived on the way: when its request was sent, what
+    #: remained, and the requests in flight. And when it was last seen that other clients took.
+    since: float = -math.inf
+    had: float = -math.inf
+    in_flight: float = 0.0
+    others_at: float = -math.inf
+
+    def look_for_others(
+        self, quota: ReportedQuota, now: float, sent_at: float, taken: float, in_flight: float
+    ) -> None:
+        """See whether more was taken than by this client.
+
+        Args:
+            quota: What a response reports.
+            now: When it arrived.
+            sent_at: When its request was sent.
+            taken: Tokens that were taken since `since`.
+            in_flight: Requests in flight, this one included.
+        """
+        if self.had - quota.remaining > self.in_flight + taken:
+            self.others_at = now
+        if sent_at >= self.arrived_at:
+            self.since, self.had, self.in_flight = sent_at, quota.remaining, in_flight
 
     def observe(self, quota: ReportedQuota, now: float, sent_at: float, taken: float) -> float:
         """Return the tokens per second by which the quota is refilled; 0.0: at its reset, at once.
@@ -117,6 +144,14 @@ class Witness:
         self.sent_at, self.remaining = sent_at, quota.remaining
         self.resets_at, self.resets_now = now + quota.reset_after, quota.reset_after <= 0.0
         return self.refill
+
+    def rate_of_all(self, now: float) -> float:
+        """Return the tokens per second for all clients, at the least, if others use the quota too.
+
+        0.0: they do not, or its windows are long: then what remains is the better guide.
+        """
+        has_others = 0.0 < self.longest <= _SHORT and now - self.others_at < _MEMORY
+        return self.limit / self.longest if has_others else 0.0
 
     def _first_sign(self, quota: ReportedQuota, now: float, sent_at: float, taken: float) -> float:
         """Return the tokens per second that come back at the least, by a sign of it; 0.0: none."""
@@ -295,8 +330,9 @@ class ServerQuota:
         witness = state.witness
         if witness.limit != quota.limit:
             witness = state.witness = Witness(quota.limit)
-        taken = sum(cost for timestamp, cost in state.log if timestamp > witness.sent_at)
-        return witness.observe(quota, now, sent_at, taken)
+        taken = _taken_since(state, witness.since)
+        witness.look_for_others(quota, now, sent_at, taken, state.unanswered)
+        return witness.observe(quota, now, sent_at, _taken_since(state, witness.sent_at))
 
     def expect_reset(self, state: ServerQuotaState, at: float) -> None:
         """Let one token be taken at `at`, which shows whether the quota has been reset."""
@@ -376,3 +412,13 @@ class ServerQuota:
         if not state.refill:
             return state.remaining
         return min(state.limit, state.remaining + state.refill * max(0.0, now - state.at))
+
+
+def _taken_since(state: ServerQuotaState, at: float) -> float:
+    """Return the tokens that were taken since then."""
+    taken = 0.0
+    for timestamp, cost in reversed(state.log):
+        if timestamp <= at:
+            break
+        taken += cost
+    return taken

@@ -270,6 +270,13 @@ def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> N
     assert event(evidence, 5000.0, throttled=1, admitted=0) == 20.0
 
 
+def test_first_429_is_a_limit_if_others_use_it() -> None:
+    evidence = evidence_of_a_rate()
+    begun = evidence.throttled(0.1, 0.0, pause=1.0, in_flight=1, sent=1, of_all=20.0)
+    assert begun is not None
+    assert begun.initial == 5.0  # a quarter
+
+
 def test_rate_is_kept_on_another_clock() -> None:
     limiter = without_rate()
     run(rolling_window(20), 30.0, seed=3, limiter=limiter)

@@ -323,3 +323,54 @@ def test_requests_in_flight_together_show_nothing() -> None:
     for at, remaining in ((0.0, 2), (0.005, 1), (0.006, 0)):
         known.observe(ReportedQuota(remaining, 0, limit=5), at + 0.01, at, taken=1.0)
     assert known.refill == 0.0
+
+
+@pytest.mark.parametrize(("left", "rate"), [(12.0, 0.0), (11.0, 20 / 1.5)])
+def test_other_clients_show_by_what_is_missing(left: float, rate: float) -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    for at in (0.0, 0.1):
+        algorithm.take(state, at, 1)
+    report(algorithm, state, 18.0, now=0.2, sent_at=0.0)
+    for at in (0.3, 0.4, 0.5):
+        algorithm.take(state, at, 1)
+    report(algorithm, state, left, now=0.6, sent_at=0.4)
+    # Two were in flight at the first report, one of them sent later, and three were sent since.
+    assert state.witness.rate_of_all(60.5) == rate
+    assert state.witness.rate_of_all(60.7) == 0.0, "long ago"
+
+
+def test_report_that_another_one_overtook_is_no_measure() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    for at in (0.0, 0.1, 0.2):
+        algorithm.take(state, at, 1)
+    report(algorithm, state, 17.0, now=0.3, sent_at=0.1)
+    report(algorithm, state, 19.0, now=0.4, sent_at=0.0)
+    report(algorithm, state, 16.0, now=0.5, sent_at=0.2)
+    assert state.witness.since == 0.1
+    assert state.witness.rate_of_all(0.5) == 0.0
+
+
+@pytest.mark.parametrize(("reset_after", "rate"), [(4.0, 5.0), (4.1, 0.0), (0.0, 0.0)])
+def test_other_clients_matter_in_short_windows(reset_after: float, rate: float) -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    for at, left in ((0.0, 15.0), (0.2, 3.0)):
+        algorithm.take(state, at, 1)
+        report(algorithm, state, left, now=at + 0.1, sent_at=at, reset_after=reset_after)
+    assert state.witness.rate_of_all(1.0) == rate
+
+
+def report(
+    algorithm: ServerQuota,
+    state: ServerQuotaState,
+    left: float,
+    *,
+    now: float,
+    sent_at: float,
+    reset_after: float = 1.5,
+) -> None:
+    quota = ReportedQuota(left, reset_after, limit=20)
+    algorithm.refill_of(state, now, quota, sent_at)
+    algorithm.update(state, now, left, reset_after, sent_at)

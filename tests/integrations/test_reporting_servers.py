@@ -236,6 +236,28 @@ async def test_limit_that_another_client_uses_too_is_shared() -> None:
     assert (load.throttled, len(load.admitted)) == ([], 50)
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("Flask-Limiter", None),
+        ("Litestar", "20/s"),
+        ("Quart", "20/s"),
+        ("express, draft 6", "server"),
+    ],
+)
+@virtual
+async def test_several_clients_use_a_quota_of_short_windows(name: str, rate: str | None) -> None:
+    load = Load(REPORTING[name]())
+    limiters = [RateLimiter(rate, concurrency_limit=SLOTS) for _ in range(3)]
+    await asyncio.gather(*(load.run(each, 60.0, retry=Retry()) for each in limiters))
+    throttled = sum(at >= 15.0 for at in load.throttled)
+    assert throttled <= 0.025 * sum(at >= 15.0 for at in load.admitted)
+    assert load.used(15.0, 60.0) >= 0.85
+    # None of them takes all.
+    granted = [it.statistics().granted for it in limiters]
+    assert min(granted) >= 0.1 * max(granted)
+
+
 @virtual
 async def test_silent_server_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     limiter = RateLimiter("server", concurrency_limit=SLOTS)
