@@ -15,6 +15,7 @@ from aiothrottle import events
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle._core.limits import (
+    SERVER,
     UNCHANGED,
     ConcurrencyLimit,
     Limits,
@@ -251,7 +252,7 @@ class Adaptation:
         if feedback.slots is not None or not (limits.learn_rate and limits.begin_small):
             return None
         slots = LearnedSlots(limits.slots or math.inf)
-        if limits.learns_rate or limits.follows_server:
+        if limits.learns_rate or limits.rate_limit == SERVER:
             return Evidence(slots=slots)
         # Of several resources any one may be the reason of a 429.
         if feedback.guard is None or limits.resources or not rates:
