@@ -20,6 +20,8 @@ _MOST_FAILURES = 1
 _SMALL_PART = 0.1
 # Seconds of the windows that most servers have.
 _USUAL = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
+# Seconds. Windows shorter than the first of these are whole numbers of this step.
+_STEP = 0.05
 # Seconds. Resets that differ by less are of the same window.
 _SAME_WINDOW = 1.0
 
@@ -111,6 +113,11 @@ class ServerWindow:
 
 
 def _shortest(reset_after: float, error: float) -> float:
-    """Return the seconds of the shortest window with such a reset; a usual one, if there is one."""
+    """Return the seconds of the shortest window with such a reset; a usual one, if there is one.
+
+    A reset in parts of a second is exact, and then the window may be shorter than a second.
+    """
+    if not error and reset_after < _USUAL[0]:
+        return math.ceil(reset_after / _STEP) * _STEP
     least = max(1.0, math.floor(reset_after - error) + 1.0)
     return next((usual for usual in _USUAL if least <= usual <= reset_after), least)

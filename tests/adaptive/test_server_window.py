@@ -29,6 +29,16 @@ def test_rounded_delay_gives_a_short_window_at_once() -> None:
         assert fresh(ServerWindow(), 5.0, seconds) == inferred
 
 
+def test_exact_reset_shows_a_window_of_a_part_of_a_second() -> None:
+    window = ServerWindow()
+    # The first request came late in a window that ends with the second.
+    assert fresh(window, 5.0, 0.12, 0.0) == Inferred(Rate(20, 3 * 0.05))
+    assert fresh(window, 6.0, 0.25, 0.0) == Inferred(Rate(20, 0.25))
+    assert fresh(window, 7.0, 0.998, 0.0) == Inferred(Rate(20, 1.0))
+    assert fresh(window, 8.0, 0.12, 0.0) == Inferred(Rate(20, 1.0))
+    assert fresh(ServerWindow(), 5.0, 0.12, 1.0) == Inferred(Rate(20, 1.0))
+
+
 def test_timestamp_is_probed_until_it_is_certain() -> None:
     window = ServerWindow()
     # Two seconds, one of which is from the cut of the Date: the window may be of one.

@@ -151,6 +151,9 @@ MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
         partial(gcra, 10, 15.0), 15.0, {"rate_limit": "15/s", "burst": 10}
     ),
     "GCRA, exact": (partial(gcra, 3, 10.0, digits=3), 10.0, {"rate_limit": "10/s", "burst": 3}),
+    "GCRA, exact, fast": (
+        partial(gcra, 5, 20.0, digits=3), 20.0, {"rate_limit": "20/s", "burst": 5}
+    ),
     "NestJS, named": (
         partial(Nest, **NAMED), 100 / 60, {"rate_limit": ["3/s", "20/10s", "100/min"]}
     ),
