@@ -251,15 +251,14 @@ class Caller:
 def weakly(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result | None]:
     """Return a function that calls the method while its object lives, and does not keep it.
 
-    Made for each key: it is smaller than a `WeakMethod`.
+    Made for each key: it is smaller than a `WeakMethod`, or a function with cells.
     """
     bound: Any = method
-    reference, function = ref(bound.__self__), bound.__func__
+    return functools.partial(_call_if_alive, ref(bound.__self__), bound.__func__)
 
-    # As text: types would be made anew for each function.
-    def call(*args: "_Arguments.args", **kwargs: "_Arguments.kwargs") -> "_Result | None":
-        owner = reference()
-        result: _Result | None = None if owner is None else function(owner, *args, **kwargs)
-        return result
 
-    return call
+def _call_if_alive(
+    reference: Callable[[], Any], function: Callable[..., _Result], *args: object
+) -> _Result | None:
+    owner = reference()
+    return None if owner is None else function(owner, *args)
