@@ -1,12 +1,14 @@
 """What this process knows of a server of a store: whether it answers, and when to try it again.
 
-There is one `Health` for each server of a store, for all limiters on it: while the server fails one
-limiter tries it, at growing intervals, on behalf of all, and one line is logged. The others follow:
-they have no timers and make no calls, and are notified when it is back. What one limiter knows is
-its `Outage`, in which each failure of the server begins, is reported and ends once.
+There is one `Health` for each server of a store, for all limiters of an event loop on it: while the
+server fails one limiter tries it, at growing intervals, on behalf of all, and one line is logged.
+The others follow: they have no timers and make no calls, and are notified when it is back. What one
+limiter knows is its `Outage`, in which each failure of the server begins, is reported and ends
+once.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
-All times are those of the event loop: the clocks of the limiters may differ.
+All times are those of the event loop: the clocks of the limiters may differ. Loops share nothing
+but the count of processes, as they may run in several threads.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ import secrets
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from aiothrottle._checks import duration
@@ -29,6 +32,8 @@ from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _LOG = logging.getLogger("aiothrottle")
+
+_Loop: TypeAlias = asyncio.AbstractEventLoop | None
 
 # Of all stores of this process.
 _OUTAGES = itertools.count(1)
@@ -56,41 +61,24 @@ class Health:
     Args:
         store: The store that the server is of.
         node: The name of the server, if the store has several.
+        loop: That of the limiters; None while they have none.
         counter: Counts the processes that use the store; None: nobody does so yet.
     """
 
     def __init__(
-        self, store: Store, node: str = "", counter: "ProcessCounter | None" = None
+        self,
+        store: Store,
+        node: str = "",
+        loop: _Loop = None,
+        counter: "ProcessCounter | None" = None,
     ) -> None:
         #: The name in messages: that of the kind of store, and of the server.
         self.name: str = f"{type(store).__name__} {node}".rstrip()
         self.counter: ProcessCounter = counter or ProcessCounter()
+        self.counter.restart()
+        self._loop = loop
         #: The number of the last outage, or of the present one.
         self.outage: int = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._begin_anew()
-
-    @classmethod
-    def of(cls, store: Store, key: Key) -> "Health":
-        """Return the health of the server that has the record of the key."""
-        healths: dict[str, Health] | None = getattr(store, "_health", None)
-        if healths is None:
-            healths = {}
-            object.__setattr__(store, "_health", healths)  # a user's own store may be frozen
-        node = store.node_of(key)
-        health = healths.get(node)
-        if health is None:
-            counter = next((each.counter for each in healths.values()), None)
-            health = healths[node] = cls(store, node, counter)
-        return health
-
-    def move_to(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Begin anew if that is another loop, which may have a time of its own."""
-        if loop is not self._loop:
-            self._loop = loop
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
         # When the outage was logged, if there is one.
         self._reported_at: float | None = None
         #: Calls that failed one after the other.
@@ -103,7 +91,24 @@ class Health:
         #: The limiters for which the server fails, in the order in which they try it.
         self.followers: WeakKeyDictionary[Outage, None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
-        self.counter.restart()
+
+    @classmethod
+    def of(cls, store: Store, key: Key, loop: _Loop) -> "Health":
+        """Return the health of the server that has the record of the key, as the loop knows it."""
+        healths: dict[tuple[_Loop, str], Health] | None = getattr(store, "_health", None)
+        if healths is None:
+            healths = {}
+            object.__setattr__(store, "_health", healths)  # a user's own store may be frozen
+        node = store.node_of(key)
+        health = healths.get((loop, node))
+        if health is None:
+            counter = None
+            for (other, name), known in [*healths.items()]:
+                counter = known.counter
+                if other is not None and other.is_closed():
+                    healths.pop((other, name), None)
+            health = healths[loop, node] = cls(store, node, loop, counter)
+        return health
 
     def pause(self) -> float:
         """Seconds until it is time to try again."""
@@ -224,18 +229,16 @@ class Outage:
         #: Tries the server if the limiter has a reason to, and returns whether it does.
         self.probe: Callable[[], bool | None] | None = probe
         #: The health of the server that has the key, as of the last call.
-        self.health: Health = Health.of(store, key)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.health: Health = Health.of(store, key, None)
+        self._loop: _Loop = None
         #: Whether the store fails, as far as this limiter knows.
         self.is_down: bool = False
         self._down_since = 0.0
 
     def find(self) -> None:
         """Find the health of the server that has the key now: keys may move."""
-        health = Health.of(self._store, self._key)
-        if health is not self.health and not self.is_down:
-            health.move_to(self._loop)
-            self.health = health
+        if not self.is_down:
+            self.health = Health.of(self._store, self._key, self._loop)
 
     def too_early(self) -> StoreUnavailable | None:
         """Return the error of a request, without a call, if the server fails and was just asked."""
@@ -295,8 +298,8 @@ class Outage:
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew if that is another loop, which may have a time of its own."""
-        self._loop = loop
-        self.health.move_to(loop)
+        if loop is not self._loop:
+            self._loop, self.health = loop, Health.of(self._store, self._key, loop)
 
     # ---- as a follower ---------------------------------------------------------------------------
 

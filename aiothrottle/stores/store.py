@@ -114,7 +114,7 @@ class Store(ABC):
     A store implements `_execute`, or the four methods that lead to it.
     """
 
-    # Shared by the limiters of this process, once there are any: see `Health`.
+    # Shared by the limiters of this process, once there are any: see `Health.of`.
     __slots__ = ("_health",)
 
     _health: object

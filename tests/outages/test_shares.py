@@ -119,11 +119,11 @@ async def test_processes_are_counted_by_any_store() -> None:
     ]
     workers = Workers(*limiters, limiter_on(server, "local", local_share=0.25), tasks=4)
     await asyncio.sleep(15.0)
-    assert [Health.of(store, "key").counter.processes for store in stores] == [4] * 4
+    assert [Health.of(store, "key", None).counter.processes for store in stores] == [4] * 4
     for task in workers.tasks[0::5]:
         task.cancel()
     await asyncio.sleep(45.0)
-    assert [Health.of(store, "key").counter.processes for store in stores[1:]] == [3] * 3
+    assert [Health.of(store, "key", None).counter.processes for store in stores[1:]] == [3] * 3
     store = DictStore({}, clock := ManualClock())
     counters = [ProcessCounter() for _ in range(3)]
     for counter in counters:

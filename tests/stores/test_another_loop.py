@@ -137,6 +137,29 @@ def test_outage_on_each_loop_is_logged(quiet: pytest.LogCaptureFixture) -> None:
     assert len(failed) == 2, quiet.messages
 
 
+def test_loops_at_the_same_time_have_an_outage_each(quiet: pytest.LogCaptureFixture) -> None:
+    store = Slow()
+    store.is_down = True
+
+    async def begin() -> asyncio.Task[Any]:
+        limiter = RateLimiter("9/s", store=store, key="k", on_store_error="closed")
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(1.0)
+        return waiting
+
+    async def end(waiting: asyncio.Task[Any]) -> None:
+        async with asyncio.timeout(2.0):
+            await waiting
+
+    loops = [VirtualTimeLoop() for _ in range(2)]
+    begun = [loop.run_until_complete(begin()) for loop in loops]
+    store.is_down = False
+    for loop, waiting in zip(loops, begun, strict=True):
+        loop.run_until_complete(end(waiting))
+        loop.close()
+    assert [record.levelname for record in quiet.records] == ["WARNING"] * 2 + ["INFO"] * 2
+
+
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("end", [3.0 + step / 80 for step in range(8)])
 def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
