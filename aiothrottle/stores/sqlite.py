@@ -124,9 +124,10 @@ class SQLiteStore(SwapStore):
         rows, _ = await self._ask(key, _LOAD)
         now = self._clock()
         for data, until in rows:
-            # Anything but bytes is of another program: a damaged record, which is replaced.
-            found = data if isinstance(data, bytes) else b""
-            return found if until > now else None, data, now
+            # Anything else is of another program: a damaged record, which is replaced.
+            if not (isinstance(data, bytes) and isinstance(until, float)):
+                return b"", data, now
+            return data if until > now else None, data, now
         return None, None, now
 
     async def swap(self, key: Key, mark: Any, data: bytes | None, seconds: float) -> bool:  # noqa: ANN401 - of another program

@@ -152,10 +152,10 @@ async def test_removed_file_is_forgotten_by_all(
 
 
 async def test_value_of_another_program_counts_as_spent(store: SQLiteStore, path: Path) -> None:
-    for wrong in ("'text'", "x'00'", "7"):
+    for wrong in ("data = 'text'", "data = x'00'", "data = 7", "until = 'text'"):
         await store.record("key", HOURLY)
         with closing(sqlite3.connect(path)) as other, other:
-            other.execute(f"UPDATE aiothrottle SET data = {wrong}")
+            other.execute(f"UPDATE aiothrottle SET {wrong}")
         assert not (await store.reserve("key", HOURLY, [1])).instants
         assert await spent(store) == 1000
         await store.clear("key")
