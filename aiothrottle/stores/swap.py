@@ -206,7 +206,7 @@ class Contention:
             return 0.0
         known.fade(now)
         if known.count < _FEWEST:
-            del self._keys[key]
+            self._keys.pop(key, None)  # a loop in another thread may have done so
             return 0.0
         return min(known.count * _GROWTH**lost * known.seconds, _LONGEST)
 
