@@ -13,6 +13,7 @@ try:
         MemcachedHostAddress,
         NotFoundCommandError,
         NotStoredStorageCommandError,
+        StorageCommandError,
     )
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
@@ -121,5 +122,9 @@ async def _was_done(call: Callable[[], Awaitable[None]]) -> bool:
     try:
         await call()
     except (NotStoredStorageCommandError, NotFoundCommandError):
+        return False
+    except StorageCommandError as error:
+        if "NOT_FOUND" not in str(error):  # the driver has no other sign of it for `cas`
+            raise
         return False
     return True

@@ -38,6 +38,14 @@ async def test_machine_with_a_slow_clock_mints_nothing(client: "Client") -> None
     assert 20 <= granted <= 30
 
 
+async def test_record_that_went_away_meanwhile_is_not_swapped(client: "Client") -> None:
+    store = MemcachedStore(client, "gone")
+    await store.record("key", HOURLY)
+    data, mark, _ = await store.load("key")
+    await store.clear("key")
+    assert not await store.swap("key", mark, data, 1.0)
+
+
 async def test_record_lasts_its_time(client: "Client", monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemcachedStore(client, "own")
     assert (await store.reserve("key", HOURLY, [1] * 20)).delays == (0.0,) * 10
