@@ -225,19 +225,23 @@ class Calls(Generic[_Call]):
             if self._patient:
                 call = _postponing(call)
             if self._timeout is None:
-                return await call
-            async with asyncio.timeout(None) as timeout:
-                timer = _Timer(self._timeout, timeout)
-                try:
-                    return await call
-                finally:
-                    timer.handle.cancel()
+                result = await call
+            else:
+                async with asyncio.timeout(None) as timeout:
+                    timer = _Timer(self._timeout, timeout)
+                    try:
+                        result = await call
+                    finally:
+                        timer.handle.cancel()
         except StoreUnavailable:
             raise
         except Exception as error:
             if task.cancelling() > cancelling:  # a driver that failed at being cancelled
                 raise asyncio.CancelledError from error
             raise self._error(error, outer) from error
+        if task.cancelling() > cancelling:  # or swallowed that
+            raise asyncio.CancelledError
+        return result
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
         hint = ""

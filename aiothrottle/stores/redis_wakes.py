@@ -92,7 +92,7 @@ class Wakes:
 
     async def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         backoff = _BACKOFF
-        while True:
+        while not _is_cancelled():
             began = loop.time()
             try:
                 await self._subscribe(loop)
@@ -110,7 +110,7 @@ class Wakes:
         began, ping_after, unanswered, confirmed = loop.time(), _PING_AFTER, 1, False
         try:
             await self._ping(pubsub)
-            while True:
+            while not _is_cancelled():
                 message = await pubsub.get_message(timeout=_ANSWER if unanswered else ping_after)
                 if message is not None:
                     unanswered = 0
@@ -190,3 +190,9 @@ class Wakes:
         if self._reported_at is not None:
             seconds, self._reported_at = loop.time() - self._reported_at, None
             _LOG.info("Redis: wake-ups for shared slots are back after %s", duration(seconds))
+
+
+def _is_cancelled() -> bool:
+    """Return whether this task was cancelled, though the driver has swallowed that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,6 +4,7 @@ In virtual time, with a server of two lines in place of a driver.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -328,6 +329,21 @@ async def test_cancellation_harms_no_other_and_is_not_hidden() -> None:
         await asking
     with pytest.raises(StoreUnavailable):  # our own timeout cancels it as well
         await sending(send).ask(1)
+
+
+@pytest.mark.parametrize("timeout", [None, 100.0])
+@virtual
+async def test_cancellation_that_the_driver_swallows_is_not_hidden(timeout: float | None) -> None:
+    async def send(calls: list[int]) -> list[int]:
+        with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` of Python 3.11 may
+            await asyncio.sleep(60.0)
+        return calls
+
+    asking = asyncio.create_task(sending(send, timeout=timeout).ask(1))
+    await turns()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])

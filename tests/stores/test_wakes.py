@@ -4,6 +4,7 @@ In virtual time, with a driver of a few lines. `test_slots_stores` has those of 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -149,6 +150,22 @@ async def test_failing_connection_is_replaced_after_growing_pauses() -> None:
         opened = len(driver.lines)
         await asyncio.sleep(0.06)
         assert len(driver.lines) == opened + 1
+
+
+@virtual
+async def test_cancelled_reader_ends_though_the_driver_swallows_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected = Line.subscribe
+
+    async def subscribe(self: Line, channel: str) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` of Python 3.11 may
+            await asyncio.sleep(1.0)
+        await connected(self, channel)
+
+    monkeypatch.setattr(Line, "subscribe", subscribe)
+    async with listening() as driver:
+        assert len(driver.lines) == 1
 
 
 @virtual
