@@ -38,9 +38,11 @@ _PATIENCE = 0.8
 _PAUSE = 0.005  # seconds
 # The most statements for which the event loop and the thread wake each other once.
 _BATCH = 16
-# After a power failure the file lacks the latest changes, but is sound.
+# After a power failure the file lacks the latest changes, but is sound. The log of changes grows
+# while processes read it all the time; after that SQLite would keep its size.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
+PRAGMA journal_size_limit = 4000000;
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS aiothrottle
     (name TEXT PRIMARY KEY, data BLOB NOT NULL, until REAL NOT NULL);

@@ -97,6 +97,19 @@ async def test_record_without_spent_tokens_is_deleted(store: SQLiteStore, path: 
     assert rows(path) == []
 
 
+async def test_log_of_changes_shrinks_after_a_long_read(store: SQLiteStore, path: Path) -> None:
+    many, log = SlidingWindowLog("20000/h"), Path(f"{path}-wal")
+    await store.reserve("key", many, [1] * 10_000)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM aiothrottle").fetchall()
+        while log.stat().st_size < 8_000_000:  # noqa: ASYNC240 - it is short
+            await store.record("key", many)
+    for _ in range(20):
+        await store.record("key", many)
+    assert log.stat().st_size <= 4_000_000  # noqa: ASYNC240
+
+
 async def test_relative_path_is_that_of_the_first_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
