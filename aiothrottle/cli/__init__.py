@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiothrottle import __version__
@@ -29,9 +28,13 @@ _UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: (\S+)")
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 # The exit status of a program that a signal ended: 128 and the number of SIGINT, or of SIGPIPE.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-# That of an output that cannot be written, and the errors of a full disk, a full quota, a bad disk.
+# That of an output that cannot be written, and the errors: a full disk or quota, a bad disk, and a
+# closed output.
 _NOT_WRITTEN = 3
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
+# What replaces a standard stream that was closed. Using input or output stays an error, as they can
+# only be used the other way round; what is printed to the standard error is dropped.
+_REPLACED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help or the version (0), or are invalid (2).
     """
-    if sys.stderr is None:  # it was closed; a file that is opened must not take its place
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+    _replace_closed_streams()
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)
@@ -54,11 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _UNWRITABLE:
             raise
         _drop_output()
         print(f"aiothrottle: the output cannot be written: {error.strerror}", file=sys.stderr)
         return _NOT_WRITTEN
+
+
+def _replace_closed_streams() -> None:
+    """Open the standard streams that were closed: no other file must take their places."""
+    for name, flags in _REPLACED.items():
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _drop_output() -> None:

@@ -294,19 +294,28 @@ def test_missing_package_is_named(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 @pytest.mark.parametrize(
-    ("closed", "status", "printed", "messages"),
+    ("arguments", "closed", "status", "printed", "messages"),
     [
-        ("2", 1, '{"url": "ftp://x"', ""),
-        ("1", 2, "", "aiothrottle fetch: error: standard output cannot be written: "),
+        ("fetch ftp://x", "2", 1, '{"url": "ftp://x"', ""),
+        ("fetch ftp://x", "1", 2, "", "aiothrottle fetch: error: standard output cannot be wr"),
+        ("fetch", "0", 2, "", "aiothrottle fetch: error: standard input cannot be read: Bad fi"),
+        ("fetch -i {file} -i -", "0", 2, "", "aiothrottle fetch: error: standard input cannot"),
+        ("fetch -i {file}", "1", 2, "", "aiothrottle fetch: error: standard output cannot be w"),
+        ("probe http://x", "0", 2, "", "This sends one GET request to http://x."),
+        ("simulate --seconds 1", "1", 3, "", "aiothrottle: the output cannot be written: Bad f"),
+        ("completion bash", "1", 3, "", "aiothrottle: the output cannot be written: Bad file d"),
+        ("--help", "1", 3, "", "aiothrottle: the output cannot be written: Bad file descriptor"),
     ],
 )
 def test_standard_stream_may_be_closed(
-    closed: str, status: int, printed: str, messages: str
+    arguments: str, closed: str, status: int, printed: str, messages: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "aiothrottle", "fetch", "ftp://x"]
+    urls = tmp_path / "urls"
+    urls.write_text("ftp://x\n")
+    command = [sys.executable, "-m", "aiothrottle", *arguments.format(file=urls).split()]
     shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
     ended = subprocess.run(shell, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert ended.returncode == status
+    assert (ended.returncode, "Traceback" in ended.stderr) == (status, False), ended.stderr
     assert ended.stdout.startswith(printed)
     assert ended.stderr.startswith(messages)
 

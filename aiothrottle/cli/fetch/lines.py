@@ -48,6 +48,8 @@ def open_source(name: str) -> Source:
     """
     descriptor = 0 if name == "-" else os.open(name, os.O_RDONLY)
     about = os.fstat(descriptor)
+    if name == "-":
+        os.read(descriptor, 0)  # fails now if it was closed
     if stat.S_ISDIR(about.st_mode):
         raise IsADirectoryError(21, "it is a folder", name)
     size = about.st_size if stat.S_ISREG(about.st_mode) else None

@@ -402,6 +402,7 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
     """
     if path is None:
         try:
+            os.write(_STANDARD_OUTPUT, b"")  # fails now if it was closed
             return Output(_STANDARD_OUTPUT, Done())
         except OSError as error:
             raise OutputError(f"standard output cannot be written: {error.strerror}") from error
