@@ -293,7 +293,7 @@ class RetryLoop(Generic[_Request, _Response]):
         origin: Returns the server of a request, by its method and URL. Adaptive throttling and,
             without an admission, the retry budget are per server.
         admission: Finds the limiter of a request. None: an integration further in waits, if any.
-        on_grant: Called with each request and its permit.
+        on_grant: Called with each request and its permit; it may raise, and nothing is sent.
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
         known_terms: The terms of requests that may come again, whose hooks were called before.
@@ -378,9 +378,9 @@ class RetryLoop(Generic[_Request, _Response]):
                     if server is None and outcome is None and terms is None  # a coroutine less
                     else self._enter(limiter, server, outcome, priority, terms)
                 )
-                if self._on_grant is not None:
-                    self._on_grant(request, permit)
             try:
+                if self._on_grant is not None and permit is not None:
+                    self._on_grant(request, permit)
                 response = await send(request)
                 status, headers = adapter.receive(request, response, permit)
             except BaseException as error:

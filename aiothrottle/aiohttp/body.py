@@ -169,11 +169,24 @@ async def buffer_request(request: ClientRequest) -> None:
             request.headers["Content-Length"] = length
 
 
+def check_open(request: ClientRequest) -> None:
+    """Raise RuntimeError if the session was closed during a wait, as aiohttp does before one.
+
+    After the middlewares have begun, aiohttp would raise an AssertionError without a text.
+    """
+    if request.session.closed:
+        raise RuntimeError("Session is closed")
+
+
 async def prepare_again(request: ClientRequest) -> None:
     """Make a request ready to be sent again, after its response was released.
 
     Not earlier: it waits until the upload has ended.
+
+    Raises:
+        RuntimeError: The session was closed meanwhile.
     """
+    check_open(request)
     # aiohttp 4 makes both private.
     if hasattr(request, "close"):
         await request.close()  # the upload may have been cut short, but not be over yet

@@ -26,7 +26,7 @@ from aiothrottle.aiohttp.adapter import (
     view_of_request,
     without_resending,
 )
-from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
+from aiothrottle.aiohttp.body import buffer_request, check_open, is_replayable, prepare_again
 from aiothrottle.aiohttp.session import SessionArguments, read_arguments
 from aiothrottle.hooks import Request
 from aiothrottle.keyed import AnyLimiter
@@ -76,10 +76,15 @@ class ThrottleMiddleware:
             options,
             origin_of,
             self._admission,
-            on_grant=self._permits.__setitem__,
+            on_grant=self._granted,
             # A `RetryMiddleware` around this one sends the same request for each attempt.
             known_terms=weakref.WeakKeyDictionary[ClientRequest, Terms](),
         )
+
+    def _granted(self, request: ClientRequest, permit: Permit) -> None:
+        self._permits[request] = permit
+        if permit.waited:
+            check_open(request)
 
     @property
     def limiter(self) -> AnyLimiter:

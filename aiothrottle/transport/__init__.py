@@ -10,7 +10,7 @@ protocols for them would repeat the two libraries.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
@@ -60,6 +60,8 @@ class Transport(Generic[_Request, _Response, _Base]):
         self._buffer_body = checked.buffer_body
         self._adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
         self._loop = RetryLoop[Any, Any](self._adapter, checked, origin_of, self._admission)
+        # How often it was closed: what waits then is not sent.
+        self._closings = 0
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -73,6 +75,7 @@ class Transport(Generic[_Request, _Response, _Base]):
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
             RequestDropped: The server is failing; see `adaptive_throttling`.
+            RuntimeError: The client was closed during a wait.
             TransportError: The library's, of the last attempt.
             TypeError: The extension "aiothrottle", or the result of a hook, has a value of a wrong
                 type.
@@ -83,9 +86,15 @@ class Transport(Generic[_Request, _Response, _Base]):
         sent: _AnyRequest = request
         if self._buffer_body and not self._adapter.is_replayable(sent):
             await sent.aread()
-        response: _Response = await self._loop.run(
-            sent, self._transport.handle_async_request, sent.extensions.get("aiothrottle")
-        )
+        closings = self._closings
+
+        def send(request: _AnyRequest) -> Awaitable[_Response]:
+            if self._closings != closings:  # a pool would open again, and stay open
+                raise RuntimeError("Cannot send a request, as the client has been closed.")
+            response: Awaitable[_Response] = self._transport.handle_async_request(request)
+            return response
+
+        response: _Response = await self._loop.run(sent, send, sent.extensions.get("aiothrottle"))
         return response
 
     def _misplaced(self, request: object) -> TypeError:
@@ -115,6 +124,7 @@ class Transport(Generic[_Request, _Response, _Base]):
 
     async def aclose(self) -> None:
         """Close the wrapped transport. The limiter stays as it is."""
+        self._closings += 1
         try:
             await self._transport.aclose()
         finally:
@@ -125,6 +135,7 @@ class Transport(Generic[_Request, _Response, _Base]):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self._closings += 1
         try:
             await self._transport.__aexit__(*exc_info)
         finally:

@@ -151,6 +151,9 @@ class Client:
         async with await self.open(url, method, **options) as stream:
             return Reply(stream.status, await stream.read())
 
+    async def close(self) -> None:
+        await (self.raw.aclose if hasattr(self.raw, "aclose") else self.raw.close)()
+
 
 class AiohttpClient(Client):
     """Sends with a session of aiohttp."""

@@ -241,6 +241,29 @@ async def test_total_timeout_runs_during_the_wait(integration: Integration, cloc
 
 
 @every(LIMITS)
+async def test_client_closed_during_the_wait_sends_nothing(integration: Integration) -> None:
+    async with integration.serve(answer()) as at:
+        async with at.queued() as task:
+            await at.client.close()
+        with pytest.raises(RuntimeError, match=r"(Session is|client has been) closed"):
+            await task
+        assert at.seen == []
+
+
+@every(Feature.RETRIES)
+async def test_client_closed_before_a_retry_sends_nothing(integration: Integration) -> None:
+    async def close(_: object) -> bool:
+        await at.client.close()
+        return True
+
+    retry = Retry(backoff=0.001, should_retry=close)
+    async with integration.serve(answer(), retry=retry) as at:
+        with pytest.raises(RuntimeError, match=r"(Session is|client has been) closed"):
+            await at.send()
+        assert len(at.seen) == 1
+
+
+@every(LIMITS)
 async def test_queue_timeout_ends_the_wait(integration: Integration, clock: Clock) -> None:
     async with integration.serve(answer(), limiter=clock.limiter(), queue_timeout=60) as at:
         async with at.queued() as task:
