@@ -17,7 +17,7 @@ from tests.clients.checks import (
     check_throttled_call,
 )
 from tests.clients.recipes import run_recipe
-from tests.support.servers import free_port
+from tests.support.servers import dead_port
 from tests.support.virtually import counts
 
 # Else it would fetch a list of prices.
@@ -122,8 +122,8 @@ async def test_lost_connection_is_repeated_with_a_token(recipe: Recipe) -> None:
 @only_anthropic
 async def test_failed_connection_leaves_the_session_open(recipe: Recipe) -> None:
     # litellm repeats the call with a client of its own, which it closes.
-    with pytest.raises(litellm.InternalServerError):
-        await _ask(recipe, _MODELS[1], api_base=f"http://127.0.0.1:{free_port()}")
+    with dead_port() as port, pytest.raises(litellm.InternalServerError):
+        await _ask(recipe, _MODELS[1], api_base=f"http://127.0.0.1:{port}")
     assert recipe.api.server.audit.sent == 0
     await recipe.call(1)
     assert recipe.limiter.statistics().granted == 1
