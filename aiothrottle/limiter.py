@@ -292,7 +292,8 @@ class RateLimiter:
             cost: As for `throttle`, whose errors it raises too.
 
         Returns:
-            The decision. If it is allowed, it has the permit.
+            The decision. If it is allowed, it has the permit. Else it says when to try again, in
+            `retry_after`; 0.0 there is not "now", but that nobody knows, as only a slot is missing.
         """
         waiter = Waiter(self._check(cost))
         verdict = await self._engine.try_start(waiter)

@@ -543,8 +543,9 @@ class Decision:
     limit: float
     #: Tokens that are free now, without those that this request took.
     remaining: float
-    #: Seconds until pauses and rates allow it. A rejection with 0.0 lacks only a slot, or the
-    #: outcome of the request that goes ahead after a pause; it is not known when that comes.
+    #: Seconds until pauses and rates allow it, closed slots open, and a failing store is asked. A
+    #: rejection with 0.0 lacks only a slot that another request holds, or the outcome of the one
+    #: that goes ahead after a pause; it is not known when that comes.
     retry_after: float
     #: Seconds until all tokens are free again.
     reset_after: float

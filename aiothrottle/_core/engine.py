@@ -363,6 +363,8 @@ class Engine:
             return math.inf
         if self.shared is not None and self.shared.reserved.ready:
             self.shared.drop_stale(now)
+        if self.semaphore.closed:
+            self.semaphore.open_late(now)
         wait = self.decide(now, cost)
         if self.above is not None and wait <= 0.0:
             return self.above._decide_at_once(self.above.bucket.now(), self._cost_above(cost))
@@ -782,7 +784,7 @@ class Engine:
                 return self._verdict(0.0, allowed=True)
             if not peek:
                 self.observers.reject("no room")
-            return self._verdict(self.estimate(now, waiter))
+            return self._verdict(max(self.estimate(now, waiter), self._slots_closed_for()))
 
     async def _try_shared(
         self, shared: "SharedBucket", waiter: Waiter, now: float, *, peek: bool
@@ -800,7 +802,7 @@ class Engine:
         if peek or rejected:
             if not peek:
                 self.observers.reject("no room")
-            wait = self.estimate(now, waiter) if rejected else 0.0
+            wait = max(self.estimate(now, waiter), self._slots_closed_for()) if rejected else 0.0
             answer = await self._named(shared.call("peek", (cost,)))
             shared.note(answer)
             wait = max(wait, answer.retry_after)
@@ -827,6 +829,16 @@ class Engine:
         elif self.observers.listeners:
             self.report_grant(cost, 0.0)
         return Verdict(waiter.started, answer.remaining, answer.retry_after, answer.reset_after)
+
+    def _slots_closed_for(self) -> float:
+        """Return the seconds for which a slot is missing here or above, as far as known."""
+        semaphore, now = self.semaphore, self.bucket.clock()
+        wait = 0.0
+        if not semaphore.free and self.leased is not None:
+            wait = self.leased.closed_for(now)
+        elif not semaphore.free and semaphore.closed:
+            wait = semaphore.opens_in(now)
+        return wait if self.above is None else max(wait, self.above._slots_closed_for())
 
     async def _named(self, call: Awaitable[_Answer]) -> _Answer:
         """Wait for an answer of the store; its error names the key of the limiter."""

@@ -146,6 +146,11 @@ class SharedSemaphore:
             held, wanted = self._count()
             self._semaphore.add(max(0, min(wanted, self._without_store - held)))
 
+    def closed_for(self, now: float) -> float:
+        """Return the seconds until a failing store is asked again, if no slot is used meanwhile."""
+        # It may be asked now, but has not answered yet.
+        return max(FIRST_PAUSE, self._ask_at - now) if self._without_store == 0 else 0.0
+
     @asynccontextmanager
     async def try_lease(self, *, asks: bool) -> AsyncGenerator[None]:
         """Lease a free slot, if there is one, for a request that does not wait in the queue.

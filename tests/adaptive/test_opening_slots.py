@@ -65,6 +65,21 @@ async def test_requests_without_an_answer_delay_nobody_for_longer_than_a_second(
 
 
 @virtual
+async def test_late_answer_delays_no_try_for_longer_than_a_second() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=3)
+    child = RateLimiter(parent=limiter)
+    _held = await limiter.acquire()
+    for ask in (limiter.try_acquire, child.try_acquire, child.peek):
+        decision = await ask()
+        assert (decision.allowed, decision.retry_after) == (False, 1.0)
+    await asyncio.sleep(1.0)
+    permits = [(await ask()).permit for ask in (child.try_acquire, limiter.try_acquire)]
+    assert None not in permits
+    decision = await child.try_acquire()
+    assert (decision.allowed, decision.retry_after) == (False, 0.0), "a slot is held: not known"
+
+
+@virtual
 async def test_many_slots_open_at_once_after_64_answers() -> None:
     limiter = limiter_of_a_session()
     assert counts_of(await starts_of(limiter, 400, 0.01)) == [1, 2, 4, 8, 16, 32, 64, 273]

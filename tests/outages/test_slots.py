@@ -93,6 +93,22 @@ async def test_tries_while_the_first_call_hangs_get_its_outcome() -> None:
     assert now() < 0.3
 
 
+@pytest.mark.parametrize("rate", [None, "100/s"])
+async def test_rejected_try_says_when_a_failing_store_is_asked(rate: str | None) -> None:
+    server = Server()
+    slots = SharedConcurrency(1)
+    limiter = RateLimiter(
+        rate, concurrency_limit=slots, store=Client(server), key="x", on_store_error="closed"
+    )
+    server.mode = "refuses"
+    for _ in range(20):
+        decision = await limiter.try_acquire()
+        assert not decision
+        assert decision.retry_after > 0.0
+        await asyncio.sleep(decision.retry_after)
+    assert now() < 30.0
+
+
 async def test_error_that_is_no_outage_ends_the_fallback() -> None:
     link = Link(Shared())
     limiter = share(link, on_store_error="local")
