@@ -21,7 +21,15 @@ from aiothrottle.headers.limits import Headers, Lines, Policy, ServerLimits, bin
 from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.profile_reader import Vendor, read_vendor, with_seconds
 from aiothrottle.headers.quotas import read_named, read_structured, read_unnamed
-from aiothrottle.headers.values import WAITS, Clock, Memo, ServerClock, read_number, read_wait
+from aiothrottle.headers.values import (
+    WAITS,
+    Clock,
+    Memo,
+    ServerClock,
+    check_now,
+    read_number,
+    read_wait,
+)
 
 _NO_LIMIT = Policy()
 _NOTHING, _THROTTLED = ServerLimits(), ServerLimits(throttled=True)
@@ -267,10 +275,7 @@ def parse_rate_limit(
     >>> limits.throttled, limits.limit, limits.remaining, limits.reset_after, limits.window
     (True, 100, 0, 5.0, 60.0)
     """
-    if not isinstance(now, datetime):
-        raise TypeError(f"now must be a datetime such as datetime.now(UTC), got {now!r}")
-    if now.tzinfo is None:
-        raise ValueError(f"now must have a time zone, as datetime.now(UTC) has, got {now!r}")
+    check_now(now)
     if not isinstance(status, int):
         raise TypeError(f"status must be an int such as 429, got {status!r}")
     if body is not None and not isinstance(body, str | bytes):

@@ -237,8 +237,24 @@ def _until_epoch(number: float, clock: Clock) -> float | None:
     return None
 
 
+# ---- arguments -----------------------------------------------------------------------------------
+
 # Longer than any real value.
 _LONGEST = 100
+
+
+def check_text(name: str, value: object) -> None:
+    """Reject anything but a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {value!r}")
+
+
+def check_now(now: object) -> None:
+    """Reject anything but a time with its zone."""
+    if not isinstance(now, datetime):
+        raise TypeError(f"now must be a datetime such as datetime.now(UTC), got {now!r}")
+    if now.tzinfo is None:
+        raise ValueError(f"now must have a time zone, as datetime.now(UTC) has, got {now!r}")
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
@@ -255,12 +271,18 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
         Seconds from now, 0.0 for a date that has passed, at most 2**31 (RFC 9111, section
         1.2.2); None if the value cannot be parsed.
 
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: `now` has no time zone.
+
     >>> from datetime import UTC
     >>> parse_retry_after("120", datetime(2026, 1, 1, tzinfo=UTC))
     120.0
     >>> parse_retry_after("Thu, 01 Jan 2026 00:00:30 GMT", datetime(2026, 1, 1, tzinfo=UTC))
     30.0
     """
+    check_text("value", value)
+    check_now(now)
     value = value.strip()
     return None if len(value) > _LONGEST else read_delay(value, Clock(now))
 
@@ -389,9 +411,16 @@ def parse_http_date(value: str, now: datetime | None = None) -> datetime | None:
     Returns:
         An aware datetime; None if the value is no date, or is in an unknown zone.
 
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: `now` has no time zone.
+
     >>> parse_http_date("Sunday, 06-Nov-94 08:49:37 GMT")
     datetime.datetime(1994, 11, 6, 8, 49, 37, tzinfo=datetime.timezone.utc)
     """
+    check_text("value", value)
+    if now is not None:
+        check_now(now)
     return parse_date(value.strip(), now)
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
+from aiothrottle.headers.values import check_text
 
 # No name of a host (RFC 1035) or of a vendor is longer.
 _LONGEST = 255
@@ -66,11 +67,15 @@ def profile_for(host: str, also: Iterable[Profile] = ()) -> Profile | None:
     Returns:
         The profile; None if there is none. Most servers need none.
 
+    Raises:
+        TypeError: `host` is no str.
+
     >>> profile_for("shop.myshopify.com").name
     'Shopify'
     >>> profile_for("example.org") is None
     True
     """
+    check_text("host", host)
     if len(host) > _LONGEST:
         return None
     host = host.lower().rstrip(".")

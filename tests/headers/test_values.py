@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.headers import ServerLimits, parse_http_date, parse_retry_after
+from aiothrottle.headers import (
+    ServerLimits,
+    parse_http_date,
+    parse_retry_after,
+    profile_for,
+)
 from aiothrottle.headers.parse import parse_response
 from aiothrottle.headers.values import ServerClock
 from tests.support.reading import EPOCH, NOW, read
@@ -54,6 +59,19 @@ def test_retry_after_is_read_in_every_form() -> None:
     stripped = {"\xa05": 5, "\x0b5": 5}  # by the function, more than a header may have around it
     for text, seconds in WAITS:
         assert parse_retry_after(text, NOW) == stripped.get(text, seconds), text
+
+
+def test_wrong_argument_is_named() -> None:
+    for parse in (parse_retry_after, parse_http_date):
+        for value in (None, 5, b"5"):
+            with pytest.raises(TypeError, match=f"value must be a str, got {value!r}"):
+                parse(value, NOW)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="now must be a datetime"):
+            parse("5", 1700000000)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="now must have a time zone"):  # local time, or UTC?
+            parse("5", datetime(2026, 11, 20))
+    with pytest.raises(TypeError, match="host must be a str, got None"):
+        profile_for(None)  # type: ignore[arg-type]
 
 
 @given(st.text())
