@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help or the version (0), or are invalid (2).
     """
-    _replace_closed_streams()
+    _prepare_streams()
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)
@@ -63,13 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _NOT_WRITTEN
 
 
-def _replace_closed_streams() -> None:
-    """Open the standard streams that were closed: no other file must take their places."""
+def _prepare_streams() -> None:
+    """Open the standard streams that were closed: no other file must take their places.
+
+    What the encoding of the output lacks is escaped.
+    """
     for name, flags in _REPLACED.items():
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, flags)
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    # As the standard error: another encoding than UTF-8 lacks characters of a server's texts.
+    output: Any = sys.stdout
+    if hasattr(output, "reconfigure"):
+        output.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 import aiothrottle
 from aiothrottle.cli import main, make_parser
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Serve
+from tests.cli.handlers import to
 from tests.support.background import COMMAND, ENVIRONMENT, STRICT
 
 
@@ -318,6 +319,18 @@ def test_standard_stream_may_be_closed(
     assert (ended.returncode, "Traceback" in ended.stderr) == (status, False), ended.stderr
     assert ended.stdout.startswith(printed)
     assert ended.stderr.startswith(messages)
+
+
+def test_output_in_another_encoding_is_escaped(serve: Serve) -> None:
+    server = serve(to("http://host/\N{SNOWMAN}"))
+    ended = subprocess.run(
+        [sys.executable, "-m", "aiothrottle", "probe", "--yes", str(server.url)],
+        env={**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, "http://host/\\u2603" in ended.stdout) == (0, True), ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")
