@@ -274,7 +274,8 @@ class Probe:
         if tried is not None and tried.passed:
             self.advice = tried.advice
             return
-        rate = seen(burst)
+        searched = search.left > 0 and (burst.retry_after or 0.0) <= LONGEST_WAIT
+        rate = None if searched else seen(burst)  # a guess, which no try has shown to be wrong
         if rate is not None and all(rate.limit / rate.period < r.limit / r.period for r in rates):
             self.advice = Advice((*rates, rate))
 
@@ -326,7 +327,8 @@ class Probe:
 
     def _seen(self, burst: Sighting) -> Iterator[str]:
         """Yield what the burst has shown."""
-        many = f"{burst.admitted} requests in {burst.seconds:.2f} s"
+        requests = "request" if burst.admitted == 1 else "requests"
+        many = f"{burst.admitted} {requests} in {burst.seconds:.2f} s"
         if not burst.throttled:
             yield f"It throttled none of {many}:"
             yield "the limit, if there is one, is above that."

@@ -145,6 +145,18 @@ def test_server_that_asks_for_a_long_wait_is_left_alone(command: Command, serve:
     assert document["limiter"]["rates"] == [{"limit": 5, "period": 60.0}]
 
 
+def test_burst_is_no_advice_if_every_rate_was_throttled(
+    command: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_REST", 0.01)
+    monkeypatch.setattr(search, "_SLOWEST", 1e6)
+    server = serve(in_turn(*[always(), always(429, Retry_After="0")] * 50))
+    ended = command("probe", server.url, *FIND)
+    assert "It admitted 1 request in " in ended.printed
+    assert "No rate was found that it does not throttle.\n" in ended.printed
+    assert "No limit is known" in ended.printed
+
+
 def test_search_that_finds_nothing_is_reported(command: Command, serve: Serve) -> None:
     server = serve()
     ended = command("probe", server.url, *FIND, "--max-requests", "10", "--concurrency", "3")
