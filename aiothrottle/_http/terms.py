@@ -14,6 +14,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from ipaddress import IPv6Address
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 from weakref import WeakSet
 
@@ -233,9 +234,19 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     ('example.org', '127.0.0.1:8080')
     """
     host = host.lower().rstrip(".")
+    if ":" in host:
+        host = _shortest(host)
     if port is None or port == _DEFAULT_PORTS.get(scheme):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _shortest(address: str) -> str:
+    """Return the shortest text of an IPv6 address, as yarl does and httpx does not."""
+    try:
+        return str(IPv6Address(address))
+    except ValueError:  # a client that accepts it knows better
+        return address
 
 
 # ---- hooks and overrides -------------------------------------------------------------------------
