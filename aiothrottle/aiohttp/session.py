@@ -20,7 +20,18 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from aiohttp import (
     BaseConnector,
@@ -64,6 +75,8 @@ from aiothrottle.keyed import AnyLimiter
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
+_Check: TypeAlias = Callable[[ClientResponse], Awaitable[None]]
+_RaiseForStatus: TypeAlias = bool | _Check | None
 _Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
 
 # aiohttp rounds its own timeouts up to a whole second.
@@ -102,7 +115,7 @@ class _ClientSessionArguments(TypedDict, total=False):
     version: HttpVersion
     cookie_jar: AbstractCookieJar | None
     connector_owner: bool
-    raise_for_status: bool | Callable[[ClientResponse], Awaitable[None]]
+    raise_for_status: bool | _Check
     read_timeout: float
     conn_timeout: float | None
     timeout: ClientTimeout
@@ -317,6 +330,12 @@ class ThrottledSession:
             self._adapter, options, origin_of, self._admission
         )
         self._retry = options.retry
+        # There is no public way to ask a session for it.
+        self._raise_for_status: _RaiseForStatus = (
+            for_client_session.get("raise_for_status")
+            if session is None
+            else getattr(session, "_raise_for_status", None)
+        )
         self._owns_session = owns_session or session is None
         self._buffer_body = options.buffer_body
 
@@ -484,10 +503,36 @@ class ThrottledSession:
         options: "_RequestOptions",
         throttle: Throttle | None,
     ) -> Coroutine[Any, Any, ClientResponse]:
+        check = options.get("raise_for_status")
+        if check is None:
+            check = self._raise_for_status
+        if callable(check) and not isinstance(check, bool):
+            return self._send_checked(method, url, options, throttle, check)
         if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
         call = Call(self._adapter, method, url, options)
         return self._loop.run(call, Call.send, throttle)
+
+    async def _send_checked(
+        self,
+        method: str,
+        url: StrOrURL,
+        options: "_RequestOptions",
+        throttle: Throttle | None,
+        check: _Check,
+    ) -> ClientResponse:
+        """Send, and call the function that is given as `raise_for_status` with the last response.
+
+        aiohttp would call it with each: what it raises for a 429 does not say that it was one.
+        """
+        unchecked: _RequestOptions = {**options, "raise_for_status": False}
+        response = await self._send(method, url, unchecked, throttle)
+        try:
+            await check(response)
+        except BaseException:
+            response.release()  # as `ClientResponse.raise_for_status` does
+            raise
+        return response
 
     async def _send_prepared(
         self,

@@ -11,8 +11,16 @@ import pytest
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.aiohttp import Retry, ThrottleMiddleware
-from tests.integrations.clients import MIDDLEWARES, ONCE, QUICK, SESSION, Integration, sessions
+from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware
+from tests.integrations.clients import (
+    MIDDLEWARES,
+    ONCE,
+    QUICK,
+    SESSION,
+    Integration,
+    in_chunks,
+    sessions,
+)
 from tests.support.misbehaving_server import MisbehavingServer
 from tests.support.serving import answer
 
@@ -126,6 +134,46 @@ async def test_raise_for_status_follows_last_attempt(integration: Integration, w
             with pytest.raises(aiohttp.ClientResponseError) as caught:
                 await at.client.raw.get(at.url, **of_request)
             assert (caught.value.status, len(at.seen)) == (status, requests)
+
+
+@pytest.mark.parametrize("where", ["session", "request"])
+@sessions
+async def test_function_as_raise_for_status_gets_last_response(
+    integration: Integration, where: str
+) -> None:
+    seen: list[int] = []
+
+    async def check(response: ClientResponse) -> None:
+        seen.append(response.status)
+        if response.status != 200:
+            raise LookupError
+
+    options: dict[str, Any] = {"raise_for_status": check}
+    of_session, of_request = ({}, options) if where == "request" else (options, {})
+    # aiohttp itself, up to 3.12, keeps the connection of a large one.
+    missing = in_chunks(b"x" * 1_000_000, status=404) if integration is SESSION else answer(404)
+    async with integration.serve(answer(429), answer(), missing, answer(429), **of_session) as at:
+        assert (await at.client.raw.get(at.url, **of_request)).status == 200
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await at.client.raw.get(at.url, **of_request)
+        assert seen == [200, 404, 429]
+        at.assert_granted(2 + 1 + QUICK.attempts)
+        assert at.limiter.statistics().throttled == 1 + QUICK.attempts
+
+
+async def test_function_as_raise_for_status_of_a_given_session() -> None:
+    seen: list[int] = []
+
+    async def check(response: ClientResponse) -> None:
+        seen.append(response.status)
+
+    limiter = RateLimiter()
+    async with MisbehavingServer() as server, ClientSession(raise_for_status=check) as given:
+        session = ThrottledSession(limiter, session=given, retry=QUICK)
+        async with session.get(server.url / "throttled-once") as response:
+            assert response.status == 200
+    assert (seen, limiter.statistics().throttled) == ([200], 1)
 
 
 @sessions
