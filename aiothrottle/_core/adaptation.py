@@ -190,7 +190,7 @@ class Adaptation:
                 in_flight=in_flight,
                 own=own,
                 sent=self.bucket.granted,
-                of_all=self.bucket.rate_of_all(now),
+                of_all=self.bucket.rate_of_all(now) if self.bucket.quotas else 0.0,
             )
         )
 

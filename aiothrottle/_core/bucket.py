@@ -418,11 +418,7 @@ class LocalBucket:
 
     def rate_of_all(self, now: float) -> float:
         """Return the requests per second for all clients, if others use a quota too; else 0.0."""
-        rates = [
-            state.witness.rate_of_all(now)
-            for (resource, _), (_, state) in self.quotas.items()
-            if resource == REQUESTS
-        ]
+        rates = [state.witness.rate_of_all(now) for _, state in self._of_requests()]
         return min([rate for rate in rates if rate], default=0.0)
 
     def has_no_window(self, name: str) -> bool:
