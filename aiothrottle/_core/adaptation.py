@@ -304,6 +304,9 @@ class Adaptation:
         self.bucket.update_quotas(
             now, quotas, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
         )
+        feedback = self.active
+        if feedback is not None and feedback.evidence is not None and feedback.rate is None:
+            self.apply(feedback.share(now, self.bucket.rate_of_all(now)))
         spent = self.bucket.quota_spent_for(now)
         if spent >= _LONG_SPENT and now + spent - self.limits.spent_until >= _LONGER:
             self.limits.spent_until = now + spent

@@ -416,6 +416,12 @@ class LocalBucket:
             if self.bound is not None:
                 self.bound.take(timestamp, cost)
 
+    def spread_quotas(self) -> None:
+        """Spread what remains of the quotas of requests, as other clients use them too."""
+        now = self.now()
+        for quota, state in self._of_requests():
+            quota.spread(state, now)
+
     def rate_of_all(self, now: float) -> float:
         """Return the requests per second for all clients, if others use a quota too; else 0.0."""
         rates = [state.witness.rate_of_all(now) for _, state in self._of_requests()]

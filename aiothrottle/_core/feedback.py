@@ -333,9 +333,7 @@ class Feedback:
             changes = _change("slots", self.evidence.slots.size, size)
             # A known rate is kept to until nothing else can be the reason.
             if search is not None and not (self.guard and self.guard.burst.explains_429s):
-                self.rate = RateControl(search)
-                self.rate.state.begin_throttled(now)
-                changes += (Change("rate", search.initial, math.inf),)
+                changes += self._begin(search, now)
         if self.slots is not None:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
@@ -343,6 +341,24 @@ class Feedback:
         if self.guard is not None and (own or self.guard.of_children):
             changes += self.guard.throttled(now, sent_at, used, pause, sent)
         return changes
+
+    def share(self, now: float, of_all: float) -> tuple[Change, ...]:
+        """Begin to learn a rate, if other clients use the server's quota. Returns the changes.
+
+        Args:
+            now: The time.
+            of_all: Tokens per second for all clients, if others use the quota; else 0.0.
+        """
+        if not of_all or self.evidence is None:
+            return ()
+        search = self.evidence.share(now, of_all)
+        return () if search is None else self._begin(search, now)
+
+    def _begin(self, search: AdaptiveRate, now: float) -> tuple[Change, ...]:
+        """Begin the search for a rate."""
+        self.rate = RateControl(search)
+        self.rate.state.begin_throttled(now)
+        return (Change("rate", search.initial, math.inf),)
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:
         """Record an error: a 5xx that is not throttled, or no response. Returns the changes.

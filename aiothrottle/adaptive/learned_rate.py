@@ -32,8 +32,8 @@ _SLOWEST, _FASTEST = 1 / 86400, 1e6
 # without one; or for so many tokens, if they take longer.
 _MEMORY, _TOKENS = 600.0, 200.0
 # The least part of a limit that others use too with which a client begins: so their parts are more
-# even than the averages of their first seconds.
-_SHARE = 0.25
+# even than the averages of their first seconds. And the least seconds of an average.
+_SHARE, _AVERAGE = 0.25, 1.0
 # The same at the fastest rate, if that is the one that the user gave: it was right after all.
 _RIGHT = 30.0
 # A limit throttles that part of the requests in flight, two at the least.
@@ -138,8 +138,26 @@ class Evidence:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
         is_limit = self.signs + self.has_sign >= self.needed and not self.slots.explain_429s
-        if not of_all and (self.rate == math.inf or not is_limit):
+        return self._search(of_all) if of_all or (is_limit and self.rate < math.inf) else None
+
+    def share(self, now: float, of_all: float) -> AdaptiveRate | None:
+        """Return the search for a rate where others use the limit too, without a second 429.
+
+        A client that is ahead of the others may never get one, while it throttles them.
+
+        Args:
+            now: The time.
+            of_all: Tokens per second for all clients.
+        """
+        seconds = now - self.closed_at
+        is_given = self.fastest < _FASTEST
+        if is_given or not (_AVERAGE <= seconds <= _MEMORY and self.admitted):
             return None
+        self.rate = self.admitted / seconds
+        return self._search(of_all)
+
+    def _search(self, of_all: float) -> AdaptiveRate:
+        """Return the search from the known average on, or from a part of the rate for all."""
         self.slots = LearnedSlots(self.slots.most)
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0

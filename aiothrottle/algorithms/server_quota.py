@@ -26,8 +26,9 @@ _AT_ONCE = 0.5
 _WHOLE = 1.0
 # A reset that is early by a smaller part of itself was rounded.
 _ROUNDED = 0.1
-# Seconds to the reset of a window that is short, and for which a sign of other clients counts.
-_SHORT, _MEMORY = 4.0, 60.0
+# Seconds to the reset of a window that is short, for which a sign of other clients counts, and for
+# which what remains is spread after a 429.
+_SHORT, _MEMORY, _SPREAD = 4.0, 60.0, 15.0
 
 
 class ReportedQuota(NamedTuple):
@@ -185,7 +186,8 @@ class Witness:
 class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
-    `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
+    `next_at` is when the next token can be taken, where they are spread evenly: always, or until
+    `spread_until`. `binds` is whether
     the quota is kept to, or only known; `least` the lowest report about the window as it was, and
     `unanswered` the number of requests without a report. `witness` is what the answers show.
 
@@ -211,6 +213,7 @@ class ServerQuotaState:
     probe_at: float = math.inf
     probed_at: float = math.inf
     next_at: float = -math.inf
+    spread_until: float = -math.inf
     witness: Witness = field(default_factory=lambda: Witness(math.inf))
     log: deque[tuple[float, float]] = field(
         default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
@@ -334,6 +337,15 @@ class ServerQuota:
         witness.look_for_others(quota, now, sent_at, taken, state.unanswered)
         return witness.observe(quota, now, sent_at, _taken_since(state, witness.sent_at))
 
+    def spread(self, state: ServerQuotaState, now: float) -> None:
+        """Spread what remains for a while, if the windows are short: other clients need it too.
+
+        A client that takes all of each window at its begin would throttle the others again and
+        again, and never see them.
+        """
+        if state.witness.longest <= _SHORT:
+            state.spread_until = now + _SPREAD
+
     def expect_reset(self, state: ServerQuotaState, at: float) -> None:
         """Let one token be taken at `at`, which shows whether the quota has been reset."""
         if at != state.expected_at:
@@ -357,7 +369,7 @@ class ServerQuota:
                 wait = missing / state.refill
                 return min(reset, wait) if wait > _ULPS * math.ulp(now) else 0.0
             return reset if ahead or cost > 1 else min(reset, until(state.probe_at, now))
-        if not self.evenly:
+        if not self._is_spread(state, now):
             return 0.0
         due = max(now, state.next_at) + ahead * self._interval(state, now)
         return min(reset, until(due, now))
@@ -374,7 +386,7 @@ class ServerQuota:
             state.remaining, state.at = self._left(state, now), now
             if cost > state.remaining and now >= state.probe_at:
                 state.probe_at, state.probed_at = math.inf, now
-            if self.evenly and state.binds:
+            if state.binds and self._is_spread(state, now):
                 interval = self._interval(state, now)
                 state.next_at = max(now, state.next_at) + cost * interval
             state.remaining -= cost
@@ -401,6 +413,9 @@ class ServerQuota:
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> ServerQuotaState:  # noqa: ARG002
         """Keep the quota; the server has counted what was taken under another algorithm."""
         return state if isinstance(state, ServerQuotaState) else self.start()
+
+    def _is_spread(self, state: ServerQuotaState, now: float) -> bool:
+        return self.evenly or now < state.spread_until
 
     def _interval(self, state: ServerQuotaState, now: float) -> float:
         """Seconds for each of the tokens that remain."""

@@ -277,6 +277,23 @@ def test_first_429_is_a_limit_if_others_use_it() -> None:
     assert begun.initial == 5.0  # a quarter
 
 
+def test_client_that_is_ahead_of_others_learns_a_rate_too() -> None:
+    evidence = evidence_of_a_rate()
+    assert evidence.share(0.0, of_all=20.0) is None, "nothing was throttled"
+    event(evidence, 0.0, throttled=1, admitted=1)
+    for at in (0.2, 0.5, 0.8, 1.5):
+        evidence.succeeded(at, cost=6.0)
+    assert evidence.share(0.9, of_all=20.0) is None, "too soon for an average"
+    begun = evidence.share(2.0, of_all=20.0)
+    assert begun is not None
+    assert begun.initial == 12.0  # 24 in 2 s
+    # A rate that is given is kept to.
+    evidence = Evidence(fastest=20.0)
+    event(evidence, 0.0, throttled=1, admitted=1)
+    evidence.succeeded(0.5, cost=6.0)
+    assert evidence.share(2.0, of_all=20.0) is None
+
+
 def test_rate_is_kept_on_another_clock() -> None:
     limiter = without_rate()
     run(rolling_window(20), 30.0, seed=3, limiter=limiter)

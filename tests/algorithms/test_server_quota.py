@@ -362,6 +362,19 @@ def test_other_clients_matter_in_short_windows(reset_after: float, rate: float) 
     assert state.witness.rate_of_all(1.0) == rate
 
 
+@pytest.mark.parametrize(("reset_after", "wait"), [(4.0, 0.8), (4.1, 0.0)])
+def test_short_windows_are_spread_for_a_while(reset_after: float, wait: float) -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    report(algorithm, state, 5.0, now=0.0, sent_at=0.0, reset_after=reset_after)
+    algorithm.spread(state, 0.0)
+    algorithm.take(state, 0.0, 1)
+    assert algorithm.delay(state, 0.0, 1) == pytest.approx(wait)
+    report(algorithm, state, 5.0, now=16.0, sent_at=16.0, reset_after=reset_after)
+    algorithm.take(state, 16.0, 1)
+    assert algorithm.delay(state, 16.0, 1) == 0.0
+
+
 def report(
     algorithm: ServerQuota,
     state: ServerQuotaState,

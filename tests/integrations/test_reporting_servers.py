@@ -246,6 +246,7 @@ async def test_limit_that_another_client_uses_too_is_shared() -> None:
         ("Litestar", "20/s"),
         ("Quart", "20/s"),
         ("express, draft 6", "server"),
+        ("express, draft 6", None),
     ],
 )
 @virtual
@@ -259,6 +260,52 @@ async def test_several_clients_use_a_quota_of_short_windows(name: str, rate: str
     # None of them takes all.
     granted = [it.statistics().granted for it in limiters]
     assert min(granted) >= 0.1 * max(granted)
+
+
+@pytest.mark.parametrize(("left", "spread"), [(0, True), (10, False)])
+@virtual
+async def test_quota_is_spread_once_others_left_nothing_of_it(left: int, *, spread: bool) -> None:
+    limiter = RateLimiter(concurrency_limit=SLOTS)
+    for status, remaining in ((200, 9), (429, left), (200, 18)):
+        async with limiter.throttle() as permit:
+            fields = {"Limit": "20", "Remaining": str(remaining), "Reset": "1"}
+            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
+    waits = list[float]()
+    for _ in range(4):
+        async with limiter.throttle() as permit:
+            waits.append(permit.waited)
+    assert waits[1:] == pytest.approx([1 / 18] * 3 if spread else [0.0] * 3, abs=0.01)
+
+
+@virtual
+async def test_client_ahead_of_others_learns_a_rate_without_a_second_429() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    ThrottledTransport(limiter)  # by which it expects outcomes
+    remaining = iter((*range(19, -1, -1), 0, 19, 17, *range(15, 8, -1), 2, 1))
+    for status in (*[200] * 20, 429, *[200] * 11):
+        async with limiter.throttle() as permit:
+            await asyncio.sleep(0.12)
+            fields = {"Limit": "20", "Remaining": str(next(remaining)), "Reset": "1"}
+            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
+    assert limiter.statistics().rate_limit == 5.0  # a quarter of 20/s
+
+
+class Fitful:
+    """A server that throttles some requests by chance, and reports what remains all the same."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._random = server, random.Random(1)
+
+    def answer(self, now: float) -> Answer:
+        status, headers = self._server.answer(now)
+        return (429 if self._random.random() < 0.02 else status), headers
+
+
+@virtual
+async def test_chance_does_not_spread_what_remains() -> None:
+    load = Load(Fitful(REPORTING["express, draft 6"]()))
+    await load.run(RateLimiter(concurrency_limit=SLOTS), 60.0, retry=Retry())
+    assert load.used(0.0, 60.0) >= 0.6
 
 
 @virtual
