@@ -2,9 +2,9 @@
 
 A quota only makes the limiter tighter, never looser than its own rate; a limiter without a rate of
 its own, or whose own is throttled again and again, takes the server's. Each quota is one of the
-resource with the name of its unit, and has no effect where the limiter has none. If a request is
-throttled because nothing remains, other clients have used the quota. What is not
-plausible has no effect either.
+resource with the name of its unit, and has no effect where the limiter has none. What is not
+plausible has no effect either. If a request is throttled because nothing remains, other clients
+have used the quota: what remains later is spread.
 """
 
 import math

@@ -164,18 +164,20 @@ class Evidence:
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)
         return AdaptiveRate(initial, slowest, self.fastest)
 
-    def is_chance(self, now: float, sent_at: float) -> bool:
+    def is_chance(self, now: float, sent_at: float, of_all: float = 0.0) -> bool:
         """Record a 429 of the search; return whether the rate is to be given up.
 
         Args:
             now: When it arrived.
             sent_at: When its request was sent.
+            of_all: Tokens per second for all clients, if others use them: these take what this
+                one does not get, and that is no chance.
         """
         if sent_at <= self.since:
             return False
         before, admitted = self.before, self.admitted
         self._begin(now)
-        if before >= _ENOUGH and admitted:
+        if before >= _ENOUGH and admitted and not of_all:
             self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
         if self.fewer <= _MOST_FEWER + max(0, self.needed - 1):
             return False

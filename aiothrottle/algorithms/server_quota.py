@@ -187,9 +187,9 @@ class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
     `next_at` is when the next token can be taken, where they are spread evenly: always, or until
-    `spread_until`. `binds` is whether
-    the quota is kept to, or only known; `least` the lowest report about the window as it was, and
-    `unanswered` the number of requests without a report. `witness` is what the answers show.
+    `spread_until`. `binds` is whether the quota is kept to, or only known; `least` the lowest
+    report about the window as it was, and `unanswered` the number of requests without a report.
+    `witness` is what the answers show.
 
     A quota that is refilled steadily gains `refill` tokens per second: `remaining` is of `at`, and
     the report is of a request sent at `sent_at`.

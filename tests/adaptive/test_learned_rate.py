@@ -318,3 +318,14 @@ def test_fewer_tokens_from_event_to_event_are_chance() -> None:
     # From now on it takes two such events.
     assert event(evidence, 10.0, throttled=8, admitted=50) is None
     assert event(evidence, 11.0, throttled=8, admitted=50) == 25.0
+
+
+def test_fewer_tokens_are_no_chance_if_others_use_the_limit() -> None:
+    evidence = evidence_of_a_rate()
+    event(evidence, 0.0, throttled=8, admitted=20)
+    assert event(evidence, 1.0, throttled=8, admitted=90)
+    for at, admitted in enumerate((80, 60, 40, 20, 10, 5), start=2):
+        for _ in range(admitted):
+            evidence.succeeded(at - 0.5, 1.0)
+        assert not evidence.is_chance(at, at - 0.1, of_all=20.0 * (at < 7))
+    assert evidence.needed == 1
