@@ -56,7 +56,7 @@ _SLOW = 0.5
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
-_RISEN = 2.5
+_RISEN = 2.0
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
 # its limit was exceeded.
 _DOUBLED = 20.0
@@ -113,6 +113,7 @@ class RateState:
     def begin_throttled(self, now: float) -> None:
         """Begin the search with a 429 that arrived now: the rate is a guess, and no bound."""
         self.cut_at, self.is_open = now, False
+        self.step_at = self.step_end = now  # the first request after the pause may end the step
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -282,7 +283,8 @@ class AdaptiveRate:
         state.step_end = max(state.step_end, sent_at)
         state.in_step += cost
         seconds = state.step_end - state.step_at
-        if seconds < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
+        # Half an interval too early is nearer to the end of the step than half of one too late.
+        if seconds + 0.5 / state.rate < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
             return
         began_at, state.step_at = state.step_at, state.step_end
         state.grown_from = 0.0
