@@ -28,8 +28,7 @@ from aiothrottle._core.limits import (
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
-from aiothrottle.adaptive.learned_rate import Evidence
-from aiothrottle.adaptive.learned_slots import LearnedSlots
+from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.adaptive.silent_limit import SilentLimit

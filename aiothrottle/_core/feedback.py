@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
+from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
-from aiothrottle.adaptive.learned_rate import Evidence
-from aiothrottle.adaptive.learned_slots import LearnedSlots
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 from aiothrottle.adaptive.silent_limit import SilentLimit
 

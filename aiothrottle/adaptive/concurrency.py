@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from aiothrottle._checks import check_choice, check_number, check_whole
+from aiothrottle.adaptive.guard import Extremes
 
 Controller: TypeAlias = Literal["aimd", "gradient2"]
 """The controller that moves the limit."""
@@ -29,56 +30,6 @@ _LONG, _WARM_UP = 600, 10
 _SMOOTHING = 0.2
 _QUEUE = 4.0
 _FORGET, _STEEP = 0.95, 2.0
-
-
-@dataclass(slots=True)
-class Extremes:
-    """The least and the greatest of at least the last `size` values, at most twice as many.
-
-    Two generations: when the new one is full, it replaces the old one.
-
-    >>> times = Extremes(100)
-    >>> for value in (3.0, 1.0, 2.0):
-    ...     _ = times.add(value)
-    >>> times.least, times.greatest, times.spread
-    (1.0, 3.0, 2.0)
-    """
-
-    size: int
-    count: int = 0
-    #: Of the new generation.
-    least_now: float = math.inf
-    greatest_now: float = -math.inf
-    _old_least: float = math.inf
-    _old_greatest: float = -math.inf
-
-    def add(self, value: float) -> bool:
-        """Add a value; return whether the least or the greatest may have changed."""
-        count = self.count
-        self.count = count + 1
-        if self.least_now <= value <= self.greatest_now and count % self.size:
-            return False
-        if count and count % self.size == 0:
-            self._old_least, self._old_greatest = self.least_now, self.greatest_now
-            self.least_now, self.greatest_now = math.inf, -math.inf
-        self.least_now = min(self.least_now, value)
-        self.greatest_now = max(self.greatest_now, value)
-        return True
-
-    @property
-    def least(self) -> float:
-        """The least value; infinite if there was none."""
-        return min(self.least_now, self._old_least)
-
-    @property
-    def greatest(self) -> float:
-        """The greatest value; minus infinity if there was none."""
-        return max(self.greatest_now, self._old_greatest)
-
-    @property
-    def spread(self) -> float:
-        """The greatest less the least; 0.0 if there was none."""
-        return max(0.0, self.greatest - self.least)
 
 
 @dataclass(slots=True)

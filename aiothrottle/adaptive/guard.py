@@ -7,17 +7,15 @@ each such event the burst is halved, down to one token: requests are then evenly
 that is throttled, the spacing is too short for the jitter of the network, and is widened by steps.
 After a long pause there is no time for halves: the burst is one token at once. If none of this
 makes throttled requests rarer, they come by chance, and the burst returns; or the limit is lower
-than it is said to be, and the limiter learns its rate (`learned_rate`).
+than it is said to be, and the limiter learns its rate (`evidence`).
 
 Invariant: the burst never exceeds that of the limit; it shrinks only at throttled requests, and
-grows only after a while without any: as often as it was in use, and one step without that.
+grows only after a while without any: as often as it was in use, and one step without that. Nothing
+is taken for chance before six events, and twice as many after a mistake.
 """
 
 import math
 from dataclasses import dataclass, field
-
-from aiothrottle.adaptive.chance import Chance
-from aiothrottle.adaptive.concurrency import Extremes
 
 # Responses of which the spread is taken.
 _LAST = 500
@@ -34,6 +32,56 @@ _LONGEST_EVEN = 1 / 14
 # A guard that is so much too long is not worth a change; nor is one that is a microsecond too
 # short: it is a whole number of these steps, in parts of the period.
 _WORTH, _STEP, _ROUNDING = 0.1, 0.001, 1e-9
+
+
+@dataclass(slots=True)
+class Extremes:
+    """The least and the greatest of at least the last `size` values, at most twice as many.
+
+    Two generations: when the new one is full, it replaces the old one.
+
+    >>> times = Extremes(100)
+    >>> for value in (3.0, 1.0, 2.0):
+    ...     _ = times.add(value)
+    >>> times.least, times.greatest, times.spread
+    (1.0, 3.0, 2.0)
+    """
+
+    size: int
+    count: int = 0
+    #: Of the new generation.
+    least_now: float = math.inf
+    greatest_now: float = -math.inf
+    _old_least: float = math.inf
+    _old_greatest: float = -math.inf
+
+    def add(self, value: float) -> bool:
+        """Add a value; return whether the least or the greatest may have changed."""
+        count = self.count
+        self.count = count + 1
+        if self.least_now <= value <= self.greatest_now and count % self.size:
+            return False
+        if count and count % self.size == 0:
+            self._old_least, self._old_greatest = self.least_now, self.greatest_now
+            self.least_now, self.greatest_now = math.inf, -math.inf
+        self.least_now = min(self.least_now, value)
+        self.greatest_now = max(self.greatest_now, value)
+        return True
+
+    @property
+    def least(self) -> float:
+        """The least value; infinite if there was none."""
+        return min(self.least_now, self._old_least)
+
+    @property
+    def greatest(self) -> float:
+        """The greatest value; minus infinity if there was none."""
+        return max(self.greatest_now, self._old_greatest)
+
+    @property
+    def spread(self) -> float:
+        """The greatest less the least; 0.0 if there was none."""
+        return max(0.0, self.greatest - self.least)
 
 
 @dataclass(slots=True)
@@ -139,6 +187,83 @@ class SelfTuningGuard:
         self.seconds = wanted
         return True
 
+
+# ---- chance --------------------------------------------------------------------------------------
+
+# A limit is exceeded less often when requests are better spaced. So the requests between throttled
+# ones are counted. If there are not many more of them after several cuts of the burst, the cuts
+# were in vain. If there are far fewer when the burst is back, they were not. A limit admits about
+# as many again and again, which chance does not.
+
+# Events that are compared. The requests between them: more than a burst that is too large would
+# leave, and fewer than are worth a thought.
+_EVENTS, _LEAST, _MOST = 6, 13, 200
+# By chance the longest of these is longer by this factor than the shortest: a limit admits about
+# the same number again and again.
+_UNEVEN = 2
+# With fewer cuts there are so many times as many requests, if they help; and so many of those with
+# the cuts are left without them, in so many events.
+_MORE, _LEFT, _TRIED = 3, 0.4, 3
+
+
+@dataclass(slots=True)
+class Chance:
+    """The events of a limiter that keeps to its limit.
+
+    >>> chance = Chance()
+    >>> [chance.throttled(sent, burst=10.0) for sent in (60, 80, 150, 190, 260, 290)]
+    [False, False, False, False, False, True]
+    >>> chance.burst
+    10.0
+    """
+
+    #: Whether the 429s come by chance.
+    is_found: bool = False
+    #: The burst before the first of these events.
+    burst: float = 0.0
+    # The requests between the last events, and those before the last one.
+    _gaps: tuple[int, ...] = ()
+    _sent: int = 0
+    # How many there were between events with the smaller burst.
+    _usual: float = 0.0
+    _needed: int = _EVENTS
+
+    def throttled(self, sent: int, burst: float) -> bool:
+        """Record an event: a 429, and all those of requests that were sent before it arrived.
+
+        Args:
+            sent: The requests that were sent so far.
+            burst: The burst, in tokens.
+
+        Returns:
+            Whether it is by chance.
+        """
+        gap, self._sent = sent - self._sent, sent
+        if not self._gaps and not self.is_found:
+            self.burst = burst
+        self._gaps = (*self._gaps[1 - self._needed :], gap)
+        number, total = len(self._gaps), sum(self._gaps)
+        if self.is_found:
+            if number >= _TRIED and total < _LEFT * number * self._usual:
+                self.is_found, self._gaps = False, ()
+                self._needed *= 2
+        elif number == self._needed and self._is_alike(self._gaps[1:]):
+            self.is_found, self._gaps = True, ()
+            self._usual = total / number
+        return self.is_found
+
+    @staticmethod
+    def _is_alike(gaps: tuple[int, ...]) -> bool:
+        """Return whether the cuts have made no difference."""
+        half = len(gaps) // 2
+        least, *_, most = ordered = sorted(gaps)
+        median = ordered[half]
+        if most < _UNEVEN * least:
+            return False
+        return _LEAST <= median <= _MOST and sum(gaps[half:]) < _MORE * sum(gaps[:half])
+
+
+# ---- the burst -----------------------------------------------------------------------------------
 
 # Steps by which the guard can be widened, and where requests are evenly spaced: there they may
 # arrive in another order, if the jitter of the network is longer than an interval.

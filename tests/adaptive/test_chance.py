@@ -6,8 +6,7 @@ from itertools import accumulate
 import pytest
 
 from aiothrottle import RateLimiter
-from aiothrottle.adaptive.chance import Chance
-from aiothrottle.adaptive.guard import LearnedBurst
+from aiothrottle.adaptive.guard import Chance, LearnedBurst
 from tests.adaptive.session_in_time import Refusal, run
 from tests.support.server_limits import Admits, nginx, sliding_counter
 

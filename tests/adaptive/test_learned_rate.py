@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import RateLimiter, events
-from aiothrottle.adaptive.learned_rate import Evidence
-from aiothrottle.adaptive.learned_slots import LearnedSlots
+from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds

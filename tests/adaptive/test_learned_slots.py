@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from aiothrottle import RateLimiter, events
-from aiothrottle.adaptive.learned_slots import LearnedSlots
+from aiothrottle.adaptive.evidence import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.effort import seeds
