@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from delay import delayed
-from measure import Report, arguments, show
+from measure import Report, arguments, jain, show
 from redis.asyncio import Redis
 from server import valkey
-from stores import calls_so_far, jain, share
+from stores import calls_so_far, share
 
 from aiothrottle.testing import greatest_count
 

@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ __all__ = [
     "apart",
     "arguments",
     "interleave",
+    "jain",
     "machine",
     "markdown",
     "put_into",
@@ -218,3 +219,8 @@ def arguments(description: str | None, **options: tuple[float, str]) -> argparse
         kind = type(default)
         parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} ({default})")
     return parser.parse_args()
+
+
+def jain(counts: Sequence[float]) -> float:
+    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
+    return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))

@@ -20,10 +20,9 @@ from typing import Any, TypeAlias
 
 from counting import Counting
 from delay import delayed
-from measure import Report, arguments, show
+from measure import Report, arguments, jain, show
 from redis.asyncio import Redis
 from server import valkey
-from stores import jain
 
 from aiothrottle import KeyedRateLimiter, LeakyBucket, Rate, RateLimiter, SlidingWindowLog
 from aiothrottle.stores import Key

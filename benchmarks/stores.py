@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from counting import Counting
-from measure import Chart, Report, arguments, show
+from measure import Chart, Report, arguments, jain, show
 from redis.asyncio import Redis
 from server import valkey
 from shared_peers import CONTESTANTS, Take
@@ -190,11 +190,6 @@ def share(
         running = [pool.submit(work, port, key, rate, **load) for _ in range(processes)]
         granted, instants = zip(*(each.result() for each in running), strict=True)
     return list(granted), list(instants)
-
-
-def jain(counts: Sequence[float]) -> float:
-    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
-    return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
 
 
 def granted_within(instants: Sequence[Sequence[float]], seconds: float) -> list[int]:

@@ -16,9 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from counting import Counting
-from measure import Report, arguments, show
+from measure import Report, arguments, jain, show
 from server import memcached, mongodb
-from stores import jain
 
 from aiothrottle import RateLimiter
 from aiothrottle.stores import SQLiteStore

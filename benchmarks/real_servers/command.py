@@ -38,6 +38,7 @@ _HEAD = (
     f"after {SETTLED:g} s",
     "failures",
     "requests",
+    "Jain",
 )
 
 
@@ -113,7 +114,8 @@ def _is_meant(server: Server, names: Sequence[str]) -> bool:
 
 def _cells(trial: Trial) -> list[str]:
     shares = (trial.throttled, trial.throttled_later, trial.used, trial.used_later)
-    return [*(f"{100 * it:.1f}" for it in shares), str(trial.failures), str(trial.requests)]
+    counts = str(trial.failures), str(trial.requests)
+    return [*(f"{100 * it:.1f}" for it in shares), *counts, f"{trial.fairness:.3f}"]
 
 
 def _options(description: str | None) -> argparse.Namespace:

@@ -51,7 +51,9 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
 
 def rounded(trial: Trial) -> dict[str, float]:
     """Return the values of a trial for a file."""
-    return {name: round(value, 4) for name, value in asdict(trial).items()}
+    values = asdict(trial)
+    del values["fairness"]  # of one session
+    return {name: round(value, 4) for name, value in values.items()}
 
 
 def _advised(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:

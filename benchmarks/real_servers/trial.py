@@ -5,11 +5,14 @@ that it got back in the end.
 """
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import aiohttp
+from measure import jain
 
 from aiothrottle.aiohttp import ThrottledSession
 from real_servers.clients import session_of
@@ -24,7 +27,10 @@ SETTLED = 10.0  # seconds after which a client should have adapted
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of a trial: shares of 1, and the number of errors that the caller got."""
+    """The result of a trial: shares of 1, and the number of errors that the caller got.
+
+    `fairness` is Jain's index of what each session got after the first ten seconds.
+    """
 
     throttled: float
     throttled_later: float
@@ -32,6 +38,7 @@ class Trial:
     used_later: float
     failures: int
     requests: int
+    fairness: float = 1.0
 
 
 def run_trial(server: Server, line: str, seconds: float, sessions: int = 1) -> Trial:
@@ -41,8 +48,11 @@ def run_trial(server: Server, line: str, seconds: float, sessions: int = 1) -> T
         InstallError: The server cannot be installed.
         RuntimeError: The server does not answer.
     """
-    failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds, sessions)))
-    return trial_of(server, answers, failures, seconds)
+    (failures, got), answers = watch(
+        server, lambda url: asyncio.run(_send(line, url, seconds, sessions))
+    )
+    trial = trial_of(server, answers, failures, seconds)
+    return dataclasses.replace(trial, fairness=jain(got) if any(got) else 0.0)
 
 
 def trial_of(server: Server, answers: Sequence[Answer], failures: int, seconds: float) -> Trial:
@@ -72,16 +82,19 @@ def _throttled(answers: Sequence[Answer]) -> float:
     return 1 - _admitted(answers) / len(answers) if answers else 0.0
 
 
-async def _send(line: str, url: str, seconds: float, sessions: int) -> int:
-    failures = 0
+async def _send(line: str, url: str, seconds: float, sessions: int) -> tuple[int, list[int]]:
+    """Return the errors, and what each session got once it should have adapted."""
+    failures, got = 0, [0] * sessions
+    settled_at = time.monotonic() + (SETTLED if seconds > SETTLED else 0.0)
 
-    async def work(session: ThrottledSession | Peer) -> None:
+    async def work(number: int) -> None:
         nonlocal failures
         while True:
             try:
-                async with session.get(url) as response:
+                async with made[number].get(url) as response:
                     await response.read()
                     failures += response.status >= 400
+                    got[number] += response.status < 400 and time.monotonic() >= settled_at
             except (aiohttp.ClientError, TimeoutError):
                 failures += 1
 
@@ -89,7 +102,7 @@ async def _send(line: str, url: str, seconds: float, sessions: int) -> int:
         made: list[ThrottledSession | Peer] = [session_of(line) for _ in range(sessions)]
         for session in made:
             await stack.enter_async_context(session)
-        workers = [asyncio.create_task(work(made[i % sessions])) for i in range(WORKERS)]
+        workers = [asyncio.create_task(work(i % sessions)) for i in range(WORKERS)]
         # A worker ends only by an error that is neither the server's nor the network's.
         done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for worker in workers:
@@ -97,4 +110,4 @@ async def _send(line: str, url: str, seconds: float, sessions: int) -> int:
         await asyncio.gather(*workers, return_exceptions=True)
         for worker in done:
             worker.result()
-    return failures
+    return failures, got
