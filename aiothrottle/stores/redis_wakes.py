@@ -73,7 +73,6 @@ class Wakes:
         reader = self._reader
         if reader is None or reader.done() or reader.get_loop() is not loop:
             self._stop_timer()
-            self._reported_at = None
             self._reader = asyncio.Task(
                 self._read(loop), loop=loop, name="aiothrottle wakes", context=Context()
             )

@@ -5,6 +5,7 @@ import math
 import random
 import struct
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,30 @@ async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -
             (await waiter).release()
         for limiter in limiters:
             await limiter.aclose()
+
+
+async def test_slots_change_hands_without_permission_for_channels(
+    valkey: Valkey, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all")
+    async with AsyncExitStack() as stack:
+        user = await stack.enter_async_context(valkey.connect(username="mute", password="secret"))
+        limits: dict[str, Any] = {"concurrency_limit": SharedConcurrency(1), "key": "mute"}
+        limiters = [RateLimiter(store=RedisStore(user, timeout=5), **limits) for _ in range(2)]
+        for limiter in limiters:
+            await stack.enter_async_context(limiter)
+        permit = await limiters[0].acquire()
+        for number in range(1, 5):
+            waiter = asyncio.create_task(limiters[number % 2].acquire())
+            await asyncio.sleep(0.02)  # it has to wait
+            permit.release()
+            async with asyncio.timeout(5):
+                permit = await waiter
+        permit.release()
+        assert all(limiter.statistics().store_up for limiter in limiters)
+    messages = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    assert len(messages) <= 2, messages  # one of each store
+    assert all("wake-ups" in it and "No permissions" in it for it in messages)
 
 
 # ---- what a driver does --------------------------------------------------------------------------

@@ -169,8 +169,9 @@ if moved and limit > taken then
   for _, name in ipairs(call('LRANGE', queue, 0, limit - taken - 1)) do
     if not woken[name] then
       woken[name] = true
-      -- A store listens once, for all of its owners.
-      call('PUBLISH', ARGV[2] .. string.match(name, '^[^.]*'), name)
+      -- A store listens once, for all of its owners. All is written: where the message is not
+      -- permitted, the owner asks by itself.
+      redis.pcall('PUBLISH', ARGV[2] .. string.match(name, '^[^.]*'), name)
     end
   end
 end
