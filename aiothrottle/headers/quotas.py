@@ -4,7 +4,7 @@ The drafts of the IETF write them in all of these forms: numbers (draft 00 to 06
 of everybody), lists such as ``10, 10;w=1, 50;w=60``, a dictionary (draft 07), structured fields
 (from draft 08 on).
 
-Invariant: of repeated lines the lowest number and the latest reset count.
+Invariant: of repeated lines the lowest number, the highest used part and the latest reset count.
 """
 
 import math
@@ -62,7 +62,8 @@ def read_record(lines: Lines, clock: Clock) -> Record:
         below_zero = None if record.quota is None else 0
         record.remaining = _least(lines["remaining"], below_zero)
     if "used" in lines and (record.quota is None or record.remaining is None):
-        record.used = _least(lines["used"])
+        each = (_least([line]) for line in lines["used"])
+        record.used = max((used for used in each if used is not None), default=None)
     record.reset_after = _read_reset(lines, clock)
     if "window" in lines:
         record.window = read_window(lines["window"][0])
@@ -137,8 +138,11 @@ def _joined(record: Record | None, lines: Lines, clock: Clock) -> Record:
 
 def _members(states: Iterable[str]) -> Lines:
     """Read ``limit=100, remaining=50, reset=5`` (draft 07)."""
-    members = (_MEMBER.fullmatch(item) for item in _split(", ".join(states)))
-    return {match[1].lower(): [match[2].strip(" \t")] for match in members if match}
+    members: dict[str, list[str]] = {}
+    for item in _split(", ".join(states)):
+        if match := _MEMBER.fullmatch(item):
+            members.setdefault(match[1].lower(), []).append(match[2].strip(" \t"))
+    return members
 
 
 def _read_reset(lines: Lines, clock: Clock) -> float | None:
