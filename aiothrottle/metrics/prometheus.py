@@ -13,6 +13,7 @@ at each increment. For the same reason they are not part of its multiprocess mod
 scrape each process.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -64,8 +65,9 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             raise TypeError(
                 f"registry must be a prometheus_client.CollectorRegistry, got {shown(registry)}"
             )
-        bounds = tuple(map(float, buckets))
-        if not bounds or any(low >= high for low, high in pairwise(bounds)):
+        # A last bound of infinity, as in the buckets of `prometheus_client`, is there anyway.
+        bounds = tuple(bound for bound in map(float, buckets) if bound != math.inf)
+        if not bounds or not all(low < high for low, high in pairwise((-math.inf, *bounds))):
             raise ValueError(
                 f"buckets must be one or more ascending bounds in seconds, got {buckets!r}"
             )

@@ -1,6 +1,7 @@
 """Metrics of Prometheus and OpenTelemetry agree with what the limiter did."""
 
 import asyncio
+import math
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -302,11 +303,18 @@ def test_wrong_arguments_are_named(kind: Any) -> None:
 
 
 def test_buckets_and_registry_must_be_valid(prometheus: Prometheus) -> None:
-    for buckets in ((), (1.0, 1.0), (2.0, 1.0)):
+    for buckets in ((), (1.0, 1.0), (2.0, 1.0), (math.nan,), (math.inf,)):
         with pytest.raises(ValueError, match="ascending"):
             PrometheusMetrics(None, buckets=buckets)
     with pytest.raises(ValueError, match="uplicated"):
         PrometheusMetrics(prometheus.registry)
+
+
+def test_bound_of_infinity_makes_no_second_bucket(prometheus: Prometheus) -> None:
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry, buckets=(0.1, 1.0, math.inf)).watch(RateLimiter(1), "api")
+    prometheus.metrics.watch(RateLimiter(1), "api")
+    assert generate_latest(registry) == generate_latest(prometheus.registry)
 
 
 # ---- other programs ----------------------------------------------------------------------------
