@@ -17,6 +17,8 @@ _HTTP = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 # A host with an optional port: what may stand without a scheme. No credentials, which a guessed
 # scheme would send in clear text, and which `without_credentials` would not find.
 _BARE = re.compile(r"(?:[^\s/?#@:\[\]\\]+|\[[0-9a-f:.]+\])(?::[0-9]+)?(?=[/?#]|$)", re.IGNORECASE)
+# A byte of a header that is not UTF-8, as aiohttp decodes it. yarl leaves it out.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 _UNFIT = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
 
 
@@ -52,9 +54,12 @@ def read_address(line: bytes) -> Address | None:
 def url_of(text: str) -> URL:
     """Parse an untrusted URL, and check that its host can be decoded.
 
+    A byte that is not UTF-8 is encoded, as in a browser.
+
     Raises:
         ValueError: The text is no URL, or has no readable host.
     """
+    text = _UNDECODED.sub(lambda byte: f"%{ord(byte[0]) & 0xFF:02X}", text)
     try:
         url = URL(text)
         _ = url.host  # decoded at its first use, and cached

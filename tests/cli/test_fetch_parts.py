@@ -301,6 +301,13 @@ def test_same_origin_gets_all_headers_and_credentials() -> None:
     assert (request.url, "Authorization" in request.headers) == (URL("http://you:pw@a/y"), False)
 
 
+def test_bytes_of_a_location_that_are_no_utf_8_are_encoded() -> None:
+    location = b"/caf\xe9?\xff=\xc3\xbc".decode("utf-8", "surrogateescape")  # as aiohttp does
+    request = redirected(FIRST, 302, location)
+    assert request is not None
+    assert str(request.url).endswith("/caf%E9?%FF=%C3%BC")
+
+
 def test_redirect_to_no_http_url_is_rejected() -> None:
     unreadable = ("//me:[::1]:808.@", "//xn--le99999999999999999es/")
     problems = {it: "its host cannot be read" for at in unreadable for it in (at, f"http:{at}")}
