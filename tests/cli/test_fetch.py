@@ -148,6 +148,17 @@ def test_first_failures_are_printed_and_none_if_quiet(fetch: Command) -> None:
         assert (quiet.status, quiet.printed, quiet.messages) == (1, "", ""), option
 
 
+def test_any_content_type_is_read(fetch: Command, serve: Serve, tmp_path: Path) -> None:
+    texts = ("text/html; a*0*", 'TEXT/HTML ; Charset="latin-1"', "text/html; charset*=latin-1")
+    types = dict(zip("abc", texts, strict=True))
+    served = {name: always(body=b"\xe9", Content_Type=text) for name, text in types.items()}
+    urls = urls_of(serve(by_path(served)), types)
+    found = [fetch(url).records[0] for url in urls]
+    assert [it.get("body", it.get("body_base64")) for it in found] == ["6Q==", "é", "6Q=="]
+    assert fetch(*urls, "--output-dir", str(tmp_path / "pages")).status == 0
+    assert len(list(tmp_path.glob("pages/*.html"))) == len(urls)
+
+
 def test_response_text_cannot_move_the_cursor(command: Command, serve: Serve) -> None:
     evil = "\x1b]0;gotcha\x07\x9b2J\u202e"
     server = serve(by_path({"a": always(500, evil), "b": to(f"http://\u202e{'x' * 70}/")}))

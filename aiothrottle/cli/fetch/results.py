@@ -43,6 +43,7 @@ _BEGINNING = b'{"url": "'
 
 # Encoding a whole record as a dict takes more than twice as long.
 _quoted = json.encoder.encode_basestring_ascii
+_CHARSET = re.compile(r';[ \t]*charset[ \t]*=[ \t]*"?([^\s";]+)', re.IGNORECASE)
 # The codecs of text that take linear time. The server chooses one of all that Python has, and idna
 # and punycode take a minute for a megabyte.
 _TEXT_CODEC = re.compile(
@@ -261,14 +262,17 @@ class Results:
             OutputError: The body cannot be written.
             ValueError: The body is too long.
         """
+        # Not `response.charset` and the like: Python's parser raises IndexError at some headers.
+        kind = response.headers.get("Content-Type", "application/octet-stream")
         if self.headers:
             record.headers = _chosen(response, self.headers)
         if self.folder is None:
             record.body = await self._read(response)
-            record.charset = response.charset
+            charset = _CHARSET.search(kind)
+            record.charset = None if charset is None else charset[1]
             return
         async with aclosing(self._chunks(response)) as chunks:
-            name = file_name(url, response.content_type, identity)
+            name = file_name(url, kind.partition(";")[0].strip(), identity)
             record.file = await self.folder.keep(name, worker, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
