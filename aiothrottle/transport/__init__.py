@@ -250,7 +250,7 @@ class TransportAdapter:
         if encoding is None:
             return raw
         try:
-            headers = {"Content-Encoding": encoding}
+            headers = {"Content-Encoding": encoding.encode()}  # a text would have to be ASCII
             decoded: bytes = self.library.Response(200, headers=headers, content=raw).content
         except self.library.DecodingError:
             return None  # the caller's reading raises it too

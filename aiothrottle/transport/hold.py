@@ -262,7 +262,7 @@ class DecodedBody:
         kept = bytes(self._kept)
         pieces = (kept[at : at + _ENCODED_PIECE] for at in range(0, len(kept), _ENCODED_PIECE))
         response = self._library.Response(
-            200, headers={"Content-Encoding": self._encoding}, content=pieces
+            200, headers={"Content-Encoding": self._encoding.encode()}, content=pieces
         )
         size = 0
         try:

@@ -61,6 +61,7 @@ OTHERS = {
     "DynamoDB": in_json(DYNAMODB, 400),
     "GitHub": in_json(GITHUB, 403),
     "own mark": in_json(OWN, 400),
+    "odd encoding": in_form(encoded(OWN), "sized", 400, **OURS, Content_Encoding="é"),
 }
 THROTTLED = {form: in_json(GRAPHQL, form=form) for form in FORMS} | OTHERS
 

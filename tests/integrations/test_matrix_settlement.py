@@ -226,6 +226,7 @@ BOMB = gzip.compress(bytes(1 << 22))
 ENCODED: dict[str, tuple[str, bytes, int, bool]] = {
     "two": ("gzip, deflate", zlib.compress(gzip.compress(b"x" * 1000, mtime=0)), 1000, True),
     "unknown": ("unknown", b"x" * 1000, 1000, True),
+    "no ASCII": ("é", b"x" * 1000, 1000, True),
     "wrong": ("gzip, deflate", b"x" * 1000, 0, False),
     "long": ("unknown", b"x" * (1 << 21), 0, False),
     "large": ("gzip", BOMB, 1 << 22, True),
@@ -247,7 +248,7 @@ async def test_encoded_body_is_decoded_in_pieces(integration: Integration, name:
             yield body[at : at + 4096]
 
     def respond(_: object) -> Any:
-        headers = {"Content-Encoding": encoding}
+        headers = {"Content-Encoding": encoding.encode()}
         return integration.library.Response(200, headers=headers, content=pieces())
 
     readers = Readers()
