@@ -210,8 +210,11 @@ def test_progress_is_lines(fetch: Command, serve: Serve, monkeypatch: pytest.Mon
 # ---- limits ----------------------------------------------------------------------------------
 
 
-def test_throttled_requests_are_retried_and_counted(fetch: Command, serve: Serve) -> None:
-    server = serve(rate="5/s")
+@pytest.mark.parametrize("response", ["429-seconds", "503"])
+def test_throttled_requests_are_retried_and_counted(
+    fetch: Command, serve: Serve, response: str
+) -> None:
+    server = serve(rate="5/s", throttled_response=response)
     ended = fetch(*urls_of(server, 8), "--concurrency", "8")
     throttled = server.audit.throttled
     assert ended.status == 0

@@ -25,6 +25,7 @@ from aiothrottle.cli.fetch.requests import Proxies, credentials_for, headers_for
 from aiothrottle.cli.fetch.results import Record, Results, described
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
+from aiothrottle.events import Event, Throttled
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.statistics import Waits
@@ -141,6 +142,7 @@ class Crawl:
         self._adapter = SessionAdapter(self.client, self.options)
         admission = Admission(self.limiter, self.options, origin_of)
         self._loop = RetryLoop(self._adapter, self.options, origin_of, admission)
+        self.limiter.observe(self._observe)
 
     async def run(self, workers: int) -> None:
         """Fetch all URLs with this number of tasks, each with one URL in memory.
@@ -171,6 +173,12 @@ class Crawl:
         for work in self._works:
             if abort or not work.busy:
                 work.task.cancel()
+
+    def _observe(self, event: Event) -> None:
+        """Count a throttled request, by whatever status or body the server throttles."""
+        if isinstance(event, Throttled):
+            self.tally.throttled += 1
+            self._throttling[event.key] = None
 
     @property
     def in_flight(self) -> int:
@@ -267,7 +275,7 @@ class Crawl:
         The loop retries until there is a response, this method until its body is complete.
         """
         work.before = work.attempts
-        ask = partial(self._ask, work, job, request)
+        ask = partial(self._ask, work, request)
         options = {"headers": request.headers, "data": request.data}
         call = Call(self._adapter, request.method, request.url, options)
         while True:
@@ -288,7 +296,7 @@ class Crawl:
             self._rest(work)
             await asyncio.sleep(delay)
 
-    async def _ask(self, work: _Work, job: Job, request: Request, _: object) -> ClientResponse:
+    async def _ask(self, work: _Work, request: Request, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
         headers, proxies = request.headers, self.proxies
         proxy = None if proxies is None else proxies.of(request.url)
@@ -322,10 +330,6 @@ class Crawl:
         seconds = time.monotonic() - began
         self.tally.answered(seconds)
         self._trace("<", f"{response.status} ", response.url, f" in {seconds:.3f} s")
-        if self.options.retry.is_throttled(response.status):
-            self.tally.throttled += 1
-            key = (job.throttle or {}).get("key")
-            self._throttling[origin_of("", response.url) if key is None else key] = None
         if self._next_delay(work, request, response.status) is not None:
             self._rest(work)
         return response
