@@ -3,9 +3,9 @@
 A dialect is a word of `_SPELLINGS` or `_LABELS`, or a line of `_OF_LIMITS` or `_WHOLE_NAMES`; and a
 case in the corpus.
 
-Invariant: of headers that contradict each other the stricter one counts; nothing that a server
-sends raises. What a name means is the same in any case, and the names of a response, which a server
-repeats, are sorted once.
+Invariant: of the headers of one dialect that contradict each other the stricter one counts; nothing
+that a server sends raises. What a name means is the same in any case, and the names of a response,
+which a server repeats, are sorted once.
 """
 
 import math

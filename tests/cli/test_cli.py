@@ -99,6 +99,7 @@ def test_closed_output_is_no_traceback() -> None:
 WRONG = [
     ("fetch http://a/ --resume", "--resume needs a file to continue"),
     ("fetch - -i -", "- was given more than once"),
+    ("fetch http://a/ ''", "a URL is empty"),
     ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),
     ("fetch -i .", ". cannot be read: it is a folder"),
     ("fetch http://a/ -o no/such/out", "no/such/out cannot be written: No such file"),

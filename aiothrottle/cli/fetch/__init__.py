@@ -101,6 +101,8 @@ class Lists:
             raise ValueError("- was given more than once, but standard input can be read only once")
         if self.requests is not None and (self.urls or self.input_file):
             raise ValueError("--requests is the whole list: leave out URLs and --input-file")
+        if not all(map(str.strip, self.urls)):  # as of a variable that is not set
+            raise ValueError("a URL is empty")
 
     def open(self) -> list[Source]:
         """Open all: the arguments in their order, then the files.
