@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self
 
 from aiothrottle import events
 from aiothrottle._checks import check_names, shown
+from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.engine import Engine, check_thread
 from aiothrottle._core.limits import UNCHANGED, ConcurrencyLimit, RateLimit, Unchanged, misplaced
-from aiothrottle._core.observers import Listener, Past
+from aiothrottle._core.observers import Listener, Observers, Past
 from aiothrottle.algorithms.protocol import used
 from aiothrottle.amounts import Cost
 from aiothrottle.errors import entered_before, no_copy, not_async
@@ -41,7 +42,7 @@ class KeyedRateLimiter:
     """One `RateLimiter` for each key, made when the key is first used.
 
     A busy key never delays another key. A key is forgotten when that makes no difference: it has no
-    waiter, no slot of a concurrency limit is held, and its state is as good as new.
+    waiter, its state is as good as new, and no permit of it nor a reference to its limiter is left.
 
     Args:
         rate_limit: As for `RateLimiter`, for each key.
@@ -261,7 +262,7 @@ class KeyedRateLimiter:
             engine = old._engine
             spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
-            self._absorb(engine)
+            self._absorb(engine.bucket, engine.observers)
             self._alive[object()] = engine  # it has no key any more, but waiters to serve
 
     def _adopt(self, key: Hashable, limiter: RateLimiter) -> None:
@@ -403,15 +404,24 @@ class KeyedRateLimiter:
         if not self._unseen:
             self._unseen, self._kept, self._soonest = len(self._limiters), 0, math.inf
             self._most = max(self._most, self._unseen)
+        dropped: list[tuple[Hashable, LocalBucket, Observers]] = []
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
             engine = limiter._engine
             if engine.is_forgettable():
-                self._absorb(engine)
+                dropped.append((key, engine.bucket, engine.observers))
             else:
                 self._limiters[key] = limiter  # at the end: the others are checked first
                 self._soonest = min(self._soonest, max(_SOONEST, engine.forgettable_in))
+                self._kept += 1
+            del limiter, engine  # the last reference, unless there is one elsewhere
+        for key, bucket, observers in dropped:
+            alive = self._alive.get(key)
+            if alive is None:
+                self._absorb(bucket, observers)
+            elif alive.key == key:  # a permit may still report, a reference still spend
+                self._limiters[key] = RateLimiter._around(alive)
                 self._kept += 1
         if self._unseen:
             return 0.0
@@ -424,10 +434,11 @@ class KeyedRateLimiter:
         new = len(self._limiters) > self._kept
         return _SOONEST if new else self._soonest
 
-    def _absorb(self, engine: Engine) -> None:
-        """Keep the counts of a key that is forgotten; if it is used again, it begins with zero."""
-        self._past.absorb(engine.bucket.granted, engine.observers)
-        engine.bucket.granted = 0
+    def _absorb(self, bucket: LocalBucket, observers: Observers) -> None:
+        """Keep the counts of an engine that is gone; merged keys have one engine."""
+        bucket.now()  # counts what started on credit
+        self._past.absorb(bucket.granted, observers)
+        bucket.granted = 0
 
 
 #: What most parts take for a limiter.

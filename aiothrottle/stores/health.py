@@ -116,7 +116,7 @@ class Health:
 
     def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call. Of several that were under way together one counts."""
-        self.error = error
+        self.error = error.with_traceback(None)  # whose frames would keep a limiter alive
         if self.pause() == 0.0:
             self._begin_pause()
 

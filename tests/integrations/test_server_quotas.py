@@ -53,6 +53,7 @@ async def test_key_is_kept_until_the_reset() -> None:
     async with limiter.throttle("host") as permit:
         pass
     permit.update_quota(0, reset_after=300)
+    del permit
     await asyncio.sleep(250)
     assert "host" in limiter
     assert not await limiter.peek("host")

@@ -140,7 +140,7 @@ async def test_key_in_use_is_not_forgotten(
 
 
 @pytest.mark.parametrize("kind", ["permit", "limiter", "child"])
-async def test_reference_to_a_forgotten_key_shares_its_limiter(kind: str) -> None:
+async def test_reference_to_an_idle_key_shares_its_limiter(kind: str) -> None:
     limiter = KeyedRateLimiter(concurrency_limit=1)
     if kind == "permit":
         permit = limiter.throttle("a")
@@ -152,6 +152,21 @@ async def test_reference_to_a_forgotten_key_shares_its_limiter(kind: str) -> Non
     async with permit:
         assert not await limiter.try_acquire("a")
     assert await limiter.try_acquire("a")
+
+
+async def test_key_remembers_what_its_last_reference_did() -> None:
+    limiter = KeyedRateLimiter("2/s")
+    async with limiter.throttle("a") as permit:
+        await asyncio.sleep(100)  # a slow answer
+        permit.report_throttled(60)
+    one = limiter["b"]
+    await asyncio.sleep(10)
+    await starts(one, 2)
+    del permit, one
+    assert (await limiter.peek("a")).retry_after >= 50
+    assert (await limiter.peek("b")).retry_after == 1
+    await asyncio.sleep(600)
+    assert (list(limiter), limiter.total().throttled) == ([], 1)
 
 
 @pytest.mark.parametrize("after_turns", range(6))
@@ -167,6 +182,8 @@ async def test_request_that_is_paused_at_its_start_counts_in_no_total(after_turn
     started = 1 + child.statistics().in_flight
     assert keyed.total().granted == started
     task.cancel()
+    await turns()
+    del child, task
     await asyncio.sleep(100)
     assert "a" not in keyed
     assert keyed.total().granted == started
@@ -196,17 +213,16 @@ async def test_thousands_of_keys_used_once_are_forgotten() -> None:
 async def test_aclose_closes_every_key_but_not_the_parent() -> None:
     parent = RateLimiter("100/s")
     limiter, drained = KeyedRateLimiter("1/s", parent=parent), KeyedRateLimiter("1/s")
-    forgotten = limiter["idle"]
-    await visit(forgotten)
+    idle = limiter["idle"]
+    await visit(idle)
     await asyncio.sleep(100)
-    assert "idle" not in limiter
     tasks, served = visits_of(limiter, *"aabb"), visits_of(drained, *"aabbb")
     await turns()
     await limiter.aclose()
     assert await errors_of(tasks) == (float, errors.LimiterClosed) * 2
     with pytest.raises(errors.LimiterClosed):
         await limiter.try_acquire("a")
-    for each in (forgotten, *(limiter[key] for key in ("a", "b", "new", "idle"))):
+    for each in (idle, *(limiter[key] for key in ("a", "b", "new", "idle"))):
         with pytest.raises(errors.LimiterClosed):
             await each.acquire()
     assert await visit(parent) == 100
@@ -310,6 +326,7 @@ async def test_merged_keys_are_forgotten_together() -> None:
     await asyncio.sleep(60)
     assert limiters["/c"].statistics().in_flight == 1  # the permit keeps their limiter
     permit.release()
+    del permit
     await asyncio.sleep(60)
     assert (len(limiters), limiters.total().granted) == (0, 4)
     assert await visit(limiters["/b"]) == now()
@@ -328,6 +345,7 @@ async def test_total_adds_what_all_keys_count_also_forgotten_ones() -> None:
             async with limiters.throttle(key) as permit:
                 assert not await limiters.try_acquire(key)
                 permit.report_throttled(1.0)
+            del permit
     assert len(limiters) == 3
     total = limiters.total()
     assert (total.granted, total.rejected, total.throttled, total.pauses) == (5, 5, 5, 5)

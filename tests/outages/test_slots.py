@@ -164,6 +164,7 @@ async def test_release_is_not_retried_after_the_lease() -> None:
     permit = await limiters.acquire("ann")
     link.error = UNREACHABLE
     permit.release()
+    del permit
     asked: list[int] = []
     for seconds in (1.0, 2.1, 1000.0):  # the lease ends in the second pause
         await asyncio.sleep(seconds)

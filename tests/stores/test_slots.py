@@ -337,6 +337,7 @@ async def test_each_key_has_slots_of_its_own() -> None:
     _held = await keyed.acquire("bob")
     assert not await other.try_acquire("ann")
     permit.release()
+    del permit
     (await other.acquire("ann")).release()
     await asyncio.sleep(200)
     assert "ann" not in keyed
