@@ -262,8 +262,8 @@ class KeyedRateLimiter:
             engine = old._engine
             spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
-            self._absorb(engine.bucket, engine.observers)
             self._alive[object()] = engine  # it has no key any more, but waiters to serve
+            weakref.finalize(engine, self._absorb, engine.bucket, engine.observers).atexit = False
 
     def _adopt(self, key: Hashable, limiter: RateLimiter) -> None:
         """Use a limiter for one more key."""
