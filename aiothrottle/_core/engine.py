@@ -776,9 +776,11 @@ class Engine:
         asks = not (self.queue.count or self.closed)
         async with nullcontext() if self.leased is None else self.leased.try_lease(asks=asks):
             waiter.at = now = self.bucket.now()
-            if self.shared is not None:
+            allowed = self._decide_at_once(now, waiter.cost) <= 0.0
+            # With a store, by tokens that are reserved already.
+            if self.shared is not None and (peek or not (allowed and waiter.cost)):
                 return await self._try_shared(self.shared, waiter, now, peek=peek)
-            if self._decide_at_once(now, waiter.cost) <= 0.0:
+            if allowed:
                 if not peek:
                     self._start(waiter, now)
                 return self._verdict(0.0, allowed=True)
@@ -794,8 +796,6 @@ class Engine:
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        if self.closed:
-            raise LimiterClosed(**self.observers.label)
         cost = waiter.cost
         wait = max(self.decide(now, 0.0), self.bucket.quota_delay(now, cost))
         rejected = bool(self.queue.count) or wait > 0.0  # not by the store
@@ -805,9 +805,9 @@ class Engine:
             wait = max(self.estimate(now, waiter), self._slots_closed_for()) if rejected else 0.0
             answer = await self._named(shared.call("peek", (cost,)))
             shared.note(answer)
-            wait = max(wait, answer.retry_after)
-            allowed = not (rejected or wait)
-            return Verdict(allowed, answer.remaining, wait, answer.reset_after)
+            if not self._has_reserved(cost):
+                wait = max(wait, answer.retry_after)
+            return Verdict(not (rejected or wait), answer.remaining, wait, answer.reset_after)
         self.semaphore.taken += 1  # keeps the slot during the call of the store
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)  # and no other request goes ahead meanwhile
@@ -817,7 +817,7 @@ class Engine:
             *_, caller = self.callers  # that of the tokens
             answer = await self._named(caller.ask(call, unused))
             now = shared.note(answer)
-            if answer.instants:
+            if answer.instants or self._has_reserved(cost):
                 waiter.at, waiter.started = now, True
                 shared.take(now, cost, answer)
         finally:
@@ -828,7 +828,13 @@ class Engine:
             self.observers.reject("no room")
         elif self.observers.listeners:
             self.report_grant(cost, 0.0)
-        return Verdict(waiter.started, answer.remaining, answer.retry_after, answer.reset_after)
+        wait = 0.0 if waiter.started else answer.retry_after
+        return Verdict(waiter.started, answer.remaining, wait, answer.reset_after)
+
+    def _has_reserved(self, cost: float) -> bool:
+        """Return whether tokens were prefetched for a cost, which no waiter needs."""
+        now = self.bucket.now()
+        return bool(cost) and not self.queue.count and self.bucket.delay(now, cost) <= 0.0
 
     def _slots_closed_for(self) -> float:
         """Return the seconds for which a slot is missing here or above, as far as known."""

@@ -446,6 +446,7 @@ class SharedBucket:
         if batching.way:
             most = int((self._room(now) - math.fsum(costs)) / costs[-1])
             return costs[-1:] * prefetch.learned_ahead(max(0, most))
+        prefetch.joined = 0
         if len(costs) > 1 or self._queue.count > 1:
             prefetch.reset()
             return []
@@ -609,9 +610,9 @@ class SharedBucket:
     # ---- requests that do not wait, the end, and loops -------------------------------------------
 
     def take(self, now: float, cost: float, answer: Answer) -> None:
-        """Take the tokens that the store has just granted to a request that does not wait."""
+        """Take the tokens of a request that does not wait: just granted, or else prefetched."""
         self._bucket.now()  # a request that just started has used a reservation
-        if cost:  # ahead of those of the waiters that have come since
+        if cost and answer.instants:  # ahead of those of the waiters that have come since
             self.reserved.ready.appendleft(Reservation(now, cost, answer.instants[0]))
         self._bucket.take(now, cost)
 

@@ -113,6 +113,14 @@ async def test_far_prefetch_is_for_tasks_that_come_back() -> None:
 
 
 @virtual
+async def test_first_request_prefetches_nothing() -> None:
+    store = Far(0.01)
+    await visit(RateLimiter("3/min", store=store, key="k"))
+    await asyncio.sleep(1)
+    assert store.costs == [[1]]
+
+
+@virtual
 async def test_round_trip_that_grows_and_shrinks_is_followed() -> None:
     store = Far(0.0)
     sharing = asyncio.create_task(

@@ -88,6 +88,17 @@ async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
 
 
 @virtual
+async def test_try_acquire_uses_prefetched_tokens() -> None:
+    store, limiter = watched("10/h", prefetch="9/1s")
+    await visit(limiter)
+    assert await limiter.peek()
+    tries = [await limiter.try_acquire() for _ in range(10)]
+    assert [each.allowed for each in tries] == [True] * 9 + [False]
+    assert store.calls["reserve"] == 2
+    assert (await limiter.peek()).retry_after == 3600
+
+
+@virtual
 async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
     store = Watched(latency=0.002)
     limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
