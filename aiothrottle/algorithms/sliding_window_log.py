@@ -50,7 +50,8 @@ class SlidingWindowLogState:
     needed: `room` costs of 1 can be taken before that. The first `gone` entries count no more: they
     are deleted many at a time. `last` is the latest timestamp there was, even if what was taken
     then has been given back. Of the deleted entries only the sum of their costs is known,
-    `deleted`, and the latest timestamp, `deleted_at`.
+    `deleted`, the latest timestamp, `deleted_at`, and that the windows until now admitted no more
+    than `deleted_limit` in any `deleted_period`.
     """
 
     log: "array[float]" = field(default_factory=_numbers)
@@ -62,6 +63,8 @@ class SlidingWindowLogState:
     # Not in a dump: a record in a store keeps its window.
     deleted: float = field(default=0.0, compare=False)
     deleted_at: float = field(default=-math.inf, compare=False)
+    deleted_limit: float = field(default=0.0, compare=False)
+    deleted_period: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -251,27 +254,29 @@ class SlidingWindowLog(Window):
         """Continue with the log of another window; how much fits is found anew.
 
         In a longer window earlier entries count again. Those that were deleted are taken to be as
-        late as the old window admits.
+        late as the windows until now admitted.
         """
         if not isinstance(old, SlidingWindowLog):
             return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
         kept.room = 0
-        if self._period > old._period:
-            kept.gone = 0
-            kept.used = math.fsum(kept.costs or ())
-            missing = min(kept.deleted, self._limit)
-            # Entries that may be in the window are put back: a full old window at a time.
-            while missing > 0.0 and kept.deleted_at + self._period > now:
-                cost = min(missing, old._limit)
-                entries = math.ceil(cost)
-                if kept.costs is not None:
-                    kept.costs[:0] = [cost / entries] * entries
-                    kept.used += cost
-                kept.log[:0] = _numbers([kept.deleted_at] * entries)
-                kept.deleted -= cost
-                kept.deleted_at -= old._period
-                missing -= cost
+        kept.deleted_limit = max(kept.deleted_limit, old._limit)
+        kept.deleted_period = min(kept.deleted_period, old._period)
+        kept.gone = 0
+        kept.used = math.fsum(kept.costs or ())
+        missing = min(kept.deleted, self._limit)
+        # Entries that may be in the window are put back: a full window at a time.
+        while missing > 0.0 and kept.deleted_at + self._period > now:
+            cost = min(missing, kept.deleted_limit)
+            entries = math.ceil(cost)
+            if kept.costs is not None:
+                kept.costs[:0] = [cost / entries] * entries
+                kept.used += cost
+            kept.log[:0] = _numbers([kept.deleted_at] * entries)
+            kept.deleted -= cost
+            if cost == kept.deleted_limit:
+                kept.deleted_at -= kept.deleted_period
+            missing -= cost
         return kept
 
     def _used(self, state: SlidingWindowLogState) -> float:

@@ -170,6 +170,20 @@ async def test_tokens_sent_before_stay_spent_for_a_longer_period() -> None:
         assert await starts(limiter, 10) == [began + 10.0 + pause] * 9 + [began + 70.0]
 
 
+@pytest.mark.parametrize(
+    ("bursts", "between", "last", "expected"),
+    [(2, "1/s", "10/10s", 10.0), (1, "1/2s", "6/2s", 2.0)],
+)
+async def test_tokens_sent_before_stay_spent_for_two_changes(
+    bursts: int, between: str, last: str, expected: float
+) -> None:
+    limiter = RateLimiter("5/s")
+    await starts(limiter, 5 * bursts + 1)
+    for rate in (between, last):
+        limiter.update(rate_limit=rate)
+    assert (await starts(limiter, 4))[-1] == expected
+
+
 @given(
     limit=st.integers(1, 12),
     longer=st.integers(1, 30),
