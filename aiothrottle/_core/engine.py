@@ -630,9 +630,6 @@ class Engine:
         except ThrottleTimeout as error:
             self.observers.reject("timeout")
             raise self._timeout_error(error.retry_after, error.timeout, waiter) from None
-        except QueueFull:
-            self.observers.reject("queue full")
-            raise
 
     def _descend(self, waiter: Waiter) -> None:
         """Leave the queue above, or give back the grant from above."""

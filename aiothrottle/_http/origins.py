@@ -242,8 +242,7 @@ class Origins:
         Raises:
             RequestDropped: It is dropped.
         """
-        if self._adaptive is None:
-            return
+        assert self._adaptive is not None
         state, now = self[name].demand, asyncio.get_running_loop().time()
         share = self._adaptive.rejected_share(state, now)
         if share > 0.0 and random.random() < share:
@@ -252,8 +251,7 @@ class Origins:
 
     def ended(self, name: str, status: int | None) -> None:
         """Count a request that has ended with that status; None: without a response."""
-        if self._adaptive is None:
-            return
+        assert self._adaptive is not None
         state, now = self[name].demand, asyncio.get_running_loop().time()
         self._adaptive.request(state, now)
         if status is not None and status < LEAST_FAILURE:

@@ -52,6 +52,13 @@ def test_invalid_lines_become_records(tmp_path: Path, fetch: Command, serve: Ser
     assert not re.search("sec/?ret", f"{ended.records} {ended.messages}")
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="another platform")
+def test_list_that_fails_ends_the_run(fetch: Command) -> None:
+    ended = fetch("-i", "/proc/self/mem")  # whose beginning cannot be read
+    assert (ended.status, ended.records) == (3, [])
+    assert "the list cannot be read: Input/output error" in ended.messages
+
+
 def test_lists_are_read_in_their_order(tmp_path: Path, fetch: Command, serve: Serve) -> None:
     server = serve()
     given, *lists = ([f"{server.url}{name}{n}" for n in range(3)] for name in "abc")

@@ -57,12 +57,13 @@ def lines_of(screen: Emulator) -> list[str]:
 # ---- fetch -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("rate", "speed"), [("--rate", " of 40/s"), ("--per-host", "/s")])
 def test_fetch_shows_rate_latency_throttled_and_pause(
-    show: Show, serve: Serve, capfd: pytest.CaptureFixture[str]
+    rate: str, speed: str, show: Show, serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
     urls = urls_of(serve(always(after=0.05), rate="30/s"), 45)
-    screen = show("fetch", *urls, "--rate", "40/s", columns=40)
-    for text in (" done", " throttled", " of 40/s", "latency p50 ", "paused for 0:0", LEFT, " %"):
+    screen = show("fetch", *urls, rate, "40/s", columns=40)
+    for text in (" done", " throttled", speed, "latency p50 ", "paused for 0:0", LEFT, " %"):
         assert text in screen.written
     assert screen.widest, "the cursor was hidden"
     assert COLOUR.search(screen.written)

@@ -125,6 +125,14 @@ async def test_whole_body_settles_resources(integration: Integration) -> None:
     assert remaining == {"requests": 99, "tokens": 963}
 
 
+def test_whole_body_that_is_too_long_has_no_cost() -> None:
+    reader, costs = WholeBody(len, longest=5), list[Any]()
+    for chunk in (b"123", b"45", b"6"):
+        reader.feed(chunk)
+        costs.append(reader.end(complete=True))
+    assert costs == [3, 5, None]
+
+
 @every(LIMITS, RETRIES)
 async def test_discarded_body_ends_before_the_retry(integration: Integration) -> None:
     """A short one is read to its end."""
@@ -264,3 +272,13 @@ async def test_reader_of_garbage_ends_unless_the_interpreter_does(*, is_finalizi
     Settlement(reader, await RateLimiter(9).acquire()).abandon(is_finalizing=lambda: is_finalizing)
     await asyncio.sleep(0)
     assert reader.ends == ([] if is_finalizing else [False])
+
+
+def test_reader_of_garbage_ends_at_once_after_its_loop() -> None:
+    reader = Reader()
+
+    async def settle() -> Settlement:
+        return Settlement(reader, await RateLimiter(9).acquire())
+
+    asyncio.run(settle()).abandon()
+    assert reader.ends == [False]

@@ -100,6 +100,8 @@ async def test_misspelt_option_and_wrong_session_are_named() -> None:
     with pytest.raises(TypeError, match=text):
         ThrottleMiddleware(RateLimiter(1), **wrong)
     given: Any = "https://example.org"
+    with pytest.raises(TypeError, match="throttle must be a ThrottleMiddleware"):
+        RetryMiddleware(throttle=given)
     with pytest.raises(TypeError, match="session must be an aiohttp"):
         ThrottledSession(RateLimiter(), session=given)
     async with aiohttp.ClientSession() as session:

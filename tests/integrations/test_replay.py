@@ -50,7 +50,7 @@ def once(judge: Judge) -> Retry:
 
 async def in_pieces(content: StreamReader) -> bytes:
     first = await content.readexactly(3)
-    return first + await content.readline() + await content.read()
+    return first + await content.readuntil() + await content.read()
 
 
 async def until_at_eof(content: StreamReader) -> bytes:

@@ -106,11 +106,13 @@ async def test_answers_reach_adaptive_limits(integration: Integration) -> None:
 @pytest.mark.parametrize("handler", [answer(502), hang_up], ids=["502", "cut off"])
 @pair
 async def test_failures_are_no_fast_successes(integration: Integration, handler: Handler) -> None:
-    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
-    async with integration.serve(handler, limiter=limiter, **ONCE) as at:
-        for _ in range(10):
-            await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
-    assert (limiter.statistics().concurrency_limit or 99) <= 4
+    """The limiter above learns from them too."""
+    above, alone = (RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16)) for _ in range(2))
+    for limiter in (alone, RateLimiter(parent=above)):
+        async with integration.serve(handler, limiter=limiter, **ONCE) as at:
+            for _ in range(10):
+                await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
+    assert [it.statistics().concurrency_limit for it in (alone, above)] == [1, 1]
 
 
 @virtual

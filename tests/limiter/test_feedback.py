@@ -303,6 +303,11 @@ async def test_throttled_burst_spaces_the_next_requests(rates: Unchecked, cost: 
     waits = [await visit(limiter, cost) - began_at for _ in range(6)]
     # Two at once, as the pause has drained the bucket; then a tenth of a second for each.
     assert waits == pytest.approx([0, 0, 0.1, 0.2, 0.3, 0.4])
+    await asyncio.sleep(5)
+    began_at = now()
+    for _ in range(2):
+        await limiter.record(cost)  # in one burst with the next request
+    assert await visit(limiter, cost) - began_at == pytest.approx(0.1)
     faster = "20/s" if isinstance(rates, str) else {**rates, "requests": "20/s"}
     for rate_limit, burst in ((faster, 2.0), (None, None)):
         limiter.update(rate_limit=rate_limit)

@@ -363,6 +363,7 @@ def test_arithmetic_is_that_of_each_resource(one: float, other: float, factor: f
 
 def test_limit_is_of_the_resources_that_it_names() -> None:
     limit = Amounts({"requests": math.inf, "tokens": 4.0})
+    assert limit != Amounts({"requests": math.inf, "tokens": 5.0})
     assert amounts.excess(HEAVY, limit) == "tokens"
     assert amounts.excess(Amounts({"requests": 9.0, "bytes": 9.0}), limit) is None
     assert (amounts.excess(HEAVY, 0.5), amounts.excess(2.0, 2.0)) == ("requests", None)

@@ -52,6 +52,7 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     ({"rate_limit": "10/min", "guard": 61}, V, "at most the period of the rate, 60 s"),
     ({"rate_limit": ["10/min", "1/s"], "guard": 2}, V, "period of the rate, 1 s, got 2"),
     ({"rate_limit": 10, "max_queue": 0}, V, "max_queue must be a whole number"),
+    ({"rate_limit": 10, "clock": 5}, T, "clock must be a function that returns seconds, got 5"),
     ({"rate_limit": 10, "parent": "10/s"}, T, "parent must be a RateLimiter, got '10/s'"),
     # The burst
     ({"rate_limit": "10/s", "burst": 20}, V, r"burst=20 .*algorithm=TokenBucket\(burst=20\)"),

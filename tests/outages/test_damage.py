@@ -353,8 +353,13 @@ def test_malformed_reply_of_the_script_is_an_outage() -> None:
     wrong += [b"\xff"]
     wrong += [f"1 0 0 0 1 {count}" for count in ("1e18", "inf", "nan", "-inf", "3", "2 1 1")]
     for reply in wrong:
-        with pytest.raises(StoreUnavailable, match="no reply of the script"):
-            of_redis.read_answer(reply, "key", TokenBucket(1), 2)
+        for read, *arguments in (
+            (of_redis.read_answer, "key", TokenBucket(1), 2),
+            (of_redis.read_granted, "key"),
+            (of_redis.read_loaded,),
+        ):
+            with pytest.raises(StoreUnavailable, match="no reply of the script"):
+                read(reply, *arguments)
     for good in ("1 0 0.5 2 1 2", b"1 0 0.5 2 1 1 1 1"):
         answer = of_redis.read_answer(good, "key", TokenBucket(1), 2)
         assert answer == Answer(1.0, (1.0, 1.0), 0.0, 0.5, 2.0)

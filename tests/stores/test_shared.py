@@ -22,7 +22,7 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.algorithms import Algorithm, AllOf
-from aiothrottle.stores import Answer, Key, MemoryStore
+from aiothrottle.stores import Answer, Key, MemoryStore, Store
 from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, turns, virtual, visit, visits
 from tests.support.watching import Watched, cancel, others, rest, stand_still, sweep, watched
@@ -600,6 +600,7 @@ SLOTS = {"concurrency_limit": SharedConcurrency(2)}
         ({**WAIT_UNTIL, "prefetch": "2/s"}, "no max_reservation and no prefetch"),
         ({**WAIT_UNTIL, "rate_limit": "1/s"}, "two rates"),
         ({**SLOTS, "store": None, "key": None}, "give a store"),
+        ({**SLOTS, "store": type("Tokens", (Store,), {"clear": None})()}, "through a SlotStore"),
         ({**SLOTS, "rate_limit": "server"}, "with a store, give a fixed rate"),
         ({**SLOTS, "max_reservation": 1}, "max_reservation"),
         ({**SLOTS, "parent": RateLimiter(1)}, "has no parent"),

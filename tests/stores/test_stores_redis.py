@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import ResponseError
 from valkey.asyncio import Valkey as ValkeyClient
 
 from aiothrottle import (
@@ -238,6 +239,9 @@ async def test_unsuitable_server_is_warned_of_or_rejected(own_valkey: Valkey) ->
     async def info() -> dict[str, Any]:
         return {"redis_version": "6.0.16"}
 
+    async def forbidden() -> None:
+        raise ResponseError("NOPERM")
+
     own_valkey.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
     async with own_valkey.connect() as client:
         store = RedisStore(client)
@@ -247,6 +251,8 @@ async def test_unsuitable_server_is_warned_of_or_rejected(own_valkey: Valkey) ->
         client.info = info
         with pytest.raises(StoreUnavailable, match=r"6\.0\.16 is too old"):
             await RedisStore(client).peek("key", HOURLY)
+        client.info = forbidden  # then nothing is known of it
+        assert (await RedisStore(client).peek("key", HOURLY)).remaining == 10
 
 
 async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -> None:
