@@ -41,11 +41,11 @@ async def test_many_keys_over_a_pool_of_few(valkey: Valkey, kind: Any, most: int
     ("kind", "many", "options"),
     [
         ("redis", 100, {"single_connection_client": True}),
-        ("valkey-py", MANY, {}),
+        ("valkey-py", 100, {}),
         ("cluster", 300, {}),
         ("memcached", 300, {}),
         ("mongodb", 60, {}),
-        ("sqlite", MANY, {}),
+        ("sqlite", 300, {}),
     ],
 )
 async def test_many_keys_over_each_kind(

@@ -20,7 +20,6 @@ LIMIT, MAX_RESERVATION = 5, 5.0
 
 BEGIN = """
 import asyncio, sys
-from redis.asyncio import Redis
 from aiothrottle import LeakyBucket, RateLimiter, SharedConcurrency
 from aiothrottle.stores import Store
 from tests.support.shared import open_store
@@ -82,6 +81,7 @@ async def main(address, max_reservation):
 # Each prints how many are inside, by a counter in a server, beside the limiter.
 SLOTS = """
 async def main(address, port, limit, count, lease, seconds):
+    from redis.asyncio import Redis
     slots = SharedConcurrency(int(limit), float(lease))
     async with Redis(port=int(port)) as client, open_store(address) as store, RateLimiter(
         concurrency_limit=slots, store=store, key="x"

@@ -75,7 +75,7 @@ async def spent(store: SQLiteStore, key: str = "key") -> float:
 async def test_new_records_take_the_place_of_expired_ones(path: Path) -> None:
     clock = ManualClock()
     store = SQLiteStore(path, clock=clock)
-    for number in range(600):
+    for number in range(200):
         await store.record(str(number), SlidingWindowLog("10/s"))
         clock.advance(0.1)  # ten keys in a second
     await store.aclose()
@@ -344,7 +344,7 @@ async def test_fallback_serves_while_the_file_is_locked(store: SQLiteStore, path
 # ---- several threads, and forks ------------------------------------------------------------------
 
 
-async def many(store: SQLiteStore, count: int = 50) -> None:
+async def many(store: SQLiteStore, count: int = 20) -> None:
     await asyncio.gather(*(store.record("key", HOURLY) for _ in range(count)))
 
 
@@ -355,7 +355,7 @@ async def test_loops_of_several_threads_share_a_store(store: SQLiteStore) -> Non
     await many(store)
     for thread in threads:
         await asyncio.to_thread(thread.join)
-    assert await spent(store) == 250
+    assert await spent(store) == 100
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -376,7 +376,7 @@ def test_forked_process_opens_its_own_connection(path: Path) -> None:
     for each in children:
         each.join()
         assert each.exitcode == 0
-    assert asyncio.run(spent(store)) == 250
+    assert asyncio.run(spent(store)) == 100
     asyncio.run(store.aclose())
 
 

@@ -4,10 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis.asyncio import Redis
-
 from aiothrottle.stores import SQLiteStore
-from aiothrottle.stores.redis import RedisStore
 
 
 @asynccontextmanager
@@ -15,6 +12,11 @@ async def open_store(address: str, *bases: type) -> AsyncGenerator[Any]:
     """Open a store, of a class with the bases before that of the store."""
     kind, _, place = address.partition(":")
     if kind == "redis":
+        # Here, as a process with a file need not wait for it.
+        from redis.asyncio import Redis
+
+        from aiothrottle.stores.redis import RedisStore
+
         made: Any = type("Made", (*bases, RedisStore), {})
         async with Redis(port=int(place)) as client:
             yield made(client, "workers", timeout=10)
