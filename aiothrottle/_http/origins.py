@@ -223,7 +223,7 @@ class Origins:
         """Count an answer. Returns what is suspected of its origin now, for the first time."""
         now = asyncio.get_running_loop().time()
         suspect = status in AMBIGUOUS and not throttled
-        origin = self[name] if suspect else self._table.get(name)
+        origin = self._table.get(name)  # of a suspect answer the headers were read
         if suspect:
             self.watched_until = max(self.watched_until, now + _MINUTE)
         elif now >= self.watched_until:
