@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, LimiterClosed, Permit, RateLimiter, SharedConcurrency
+from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
@@ -266,30 +266,6 @@ async def test_debug_mode_warns_of_each_permit_never_entered() -> None:
         for _ in range(3):
             of.throttle()
     await visit(of)
-
-
-@pytest.mark.parametrize("debug", [False, True])
-@virtual
-async def test_entered_permit_never_warns(debug: bool) -> None:
-    asyncio.get_running_loop().set_debug(debug)
-    of = RateLimiter("1/h", concurrency_limit=1)
-    with warned(RuntimeWarning, 0):
-        of.throttled(1)
-        await visit(of)
-        with pytest.raises(TimeoutError):
-            await visit(of, timeout=1)
-        (cancelled,) = visits(of, 1)
-        await turns()
-        cancelled.cancel()
-        await turns()
-        unstarted = asyncio.create_task(of.throttle().__aenter__())
-        unstarted.cancel()
-        await turns()
-        await of.aclose()
-        for enter in (visit, RateLimiter.try_acquire):
-            with pytest.raises(LimiterClosed):
-                await enter(of)
-        del cancelled, unstarted
 
 
 @virtual

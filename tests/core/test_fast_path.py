@@ -21,7 +21,7 @@ from aiothrottle import (
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.effort import examples
-from tests.support.virtually import turns, virtual
+from tests.support.virtually import turns
 
 
 def asked(algorithm: type[Algorithm[Any]]) -> type[Algorithm[Any]]:
@@ -174,15 +174,3 @@ def test_clock_that_steps_back_mints_nothing(
         for last, end in enumerate(grants[first:], 1):
             full = algorithm is SlidingWindowLog and end - begin < 1
             assert last <= (4 if full else 4 + 4 * (end - begin)) + 1e-6
-
-
-@pytest.mark.parametrize(("algorithm", "later"), [(SlidingWindowLog, 0), (TokenBucket, 300)])
-@virtual
-async def test_batches_of_credit_add_up_to_the_limit(
-    algorithm: type[Algorithm[Any]], later: int
-) -> None:
-    limiter = RateLimiter(600, algorithm=algorithm)
-    assert granted_at_once(limiter) == 600
-    assert limiter.statistics().granted == 600
-    await asyncio.sleep(0.5)
-    assert granted_at_once(limiter) == later

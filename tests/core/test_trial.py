@@ -305,20 +305,6 @@ async def test_fast_path_is_closed_until_the_trial_is_over() -> None:
 
 
 @virtual
-async def test_missing_slot_delays_the_trial_alone() -> None:
-    limiter = RateLimiter(concurrency_limit=2)
-    held = [await limiter.acquire() for _ in range(2)]
-    await asyncio.sleep(0.01)
-    held[0].report_throttled(PAUSE)
-    senders = Senders(limiter, 5)
-    assert await senders.sent(SOON) == 0
-    for permit in held:
-        permit.release()
-    assert await senders.sent() == 1
-    await senders.end()
-
-
-@virtual
 async def test_child_goes_ahead_for_its_parent() -> None:
     parent = RateLimiter(1000)
     children = [RateLimiter(1000, parent=parent) for _ in range(3)]

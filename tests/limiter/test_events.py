@@ -7,7 +7,6 @@ import random
 import re
 import statistics
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -288,18 +287,6 @@ async def test_server_without_quotas_is_noticed_after_twenty_answers(
 
 
 # ---- statistics: the counters, the limits and the current state ----------------------------------
-
-
-def test_new_limiter_has_zero_statistics() -> None:
-    stats = RateLimiter("10/s", concurrency_limit=2).statistics()
-    assert (stats.quota_remaining, stats.rate_limit, stats.store_up) == (None, 10, None)
-    assert (stats.concurrency_limit, stats.guard, stats.burst) == (2, 0.0, 10)
-    assert (stats.bound_by, stats.resources) == (None, {})
-    others = [it.name for it in fields(stats) if it.name not in {"bound_by", "resources"}]
-    stats = replace(stats, quota_remaining=0, rate_limit=0, concurrency_limit=0, burst=0)
-    stats = replace(stats, store_up=False)
-    assert {name: getattr(stats, name) for name in others} == dict.fromkeys(others, 0)
-    assert RateLimiter().statistics().utilisation == 0
 
 
 async def test_limits_in_force_are_in_the_statistics() -> None:

@@ -264,22 +264,6 @@ async def test_stream_of_higher_priority_starves_no_waiter() -> None:
     await together(*stream)
 
 
-async def test_newcomer_that_becomes_head_is_served_as_soon_as_it_fits() -> None:
-    limiter = RateLimiter("4/s")
-    await visit(limiter, 3)
-    (heavy,) = await queued(limiter, 1, 4)
-    assert await visit(limiter, priority=1) == 0
-    (later,) = await queued(limiter, 1, 2, priority=1)
-    assert not await limiter.try_acquire()
-    (last,) = await queued(limiter)
-    assert await together(later, heavy, last) == [1, 2, 3]
-    limiter.pause(1)
-    (high,) = await queued(limiter, priority=5)
-    waiting = await queued(limiter, 2)
-    high.cancel()  # no other has its priority
-    assert await together(*waiting) == [4, 4]
-
-
 @pytest.mark.parametrize(("priority", "place"), [(0, 5), (0.25, 4), (1, 3), (2, 2), (3, 1)])
 async def test_wait_behind_aged_waiters_is_exact(priority: float, place: int) -> None:
     limiter = RateLimiter("1/100s")

@@ -7,7 +7,7 @@ import pytest
 from aiothrottle import KeyedRateLimiter, Permit, Rate, RateLimiter
 from aiothrottle.events import QuotaUpdated
 from tests.limiter.common import left_of_each, observed, queued, together
-from tests.support.virtually import now, visit
+from tests.support.virtually import visit
 
 BOTH = {"requests": "100/s", "tokens": "10000/s"}
 
@@ -83,14 +83,6 @@ async def test_first_quota_excludes_tokens_in_flight() -> None:
     held[0].release()
     held[0].update_quota(10, reset_after=60)
     assert (await plain.peek()).remaining == 7
-
-
-async def test_even_use_spreads_tokens() -> None:
-    limiter = RateLimiter(BOTH, guard=0.0)
-    await sent(limiter, 0, remaining=60, reset_after=30, evenly=True)
-    began_at = now()
-    starts = [await visit(limiter, {"tokens": 20}) - began_at for _ in range(4)]
-    assert starts == pytest.approx([0, 10, 20, 30], abs=0.01)
 
 
 async def test_quota_that_the_own_rate_keeps_changes_nothing() -> None:

@@ -81,18 +81,6 @@ async def test_settle_charges_and_refunds_at_once() -> None:
     assert await visit(limiter, {"tokens": 1}) == 3
 
 
-async def test_refund_of_one_resource_keeps_the_order_of_the_others() -> None:
-    limiter = RateLimiter({"tokens": "10/s", "bytes": "10/s"})
-    permit = await limiter.acquire({"tokens": 1, "bytes": 1})
-    for tokens, size in ((3, 1), (3, 6), (3, 9)):  # each charge at another instant
-        await asyncio.sleep(0.25)
-        permit.settle({"tokens": tokens, "bytes": size})
-    permit.settle({"tokens": 1, "bytes": 9})
-    permit.settle({"tokens": 1, "bytes": 6})  # of the last charge
-    await asyncio.sleep(0.75)
-    assert (await left_of_each(limiter))["bytes"] == 10
-
-
 async def test_known_wait_for_tokens_rejects_at_once() -> None:
     limiter = RateLimiter({"requests": "3/s", "tokens": "10/min"}, max_queue=2)
     await visit(limiter, {"tokens": 10})

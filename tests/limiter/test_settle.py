@@ -47,18 +47,6 @@ async def test_charges_and_refunds_find_their_own_instants() -> None:
     assert await remaining(limiter) == 10
 
 
-async def test_tokens_charged_later_are_refunded_first() -> None:
-    limiter = RateLimiter("10/s")
-    left: list[float] = []
-    permit = await limiter.acquire(4)
-    # Four at the start, three more at 0.5, of which two and then one are refunded.
-    for pause, cost in ((0.5, 7), (0.25, 5), (0.5, 5), (0.125, 4)):
-        await asyncio.sleep(pause)
-        permit.settle(cost)
-        left.append(await remaining(limiter))
-    assert left == [3, 5, 9, 10]
-
-
 async def test_refund_finds_its_instant_by_a_moving_clock() -> None:
     limiter = RateLimiter("100/h", concurrency_limit=3, clock=itertools.count().__next__)
     held = [await limiter.acquire() for _ in range(3)]
