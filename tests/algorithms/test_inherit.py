@@ -21,26 +21,6 @@ from tests.algorithms.asking import inherit, used
 from tests.support.asking import admit
 
 
-def test_window_inherits_the_log_of_another() -> None:
-    old, new = SlidingWindowLog("5/s"), SlidingWindowLog("3/s")
-    state = old.start()
-    for now in (0.0, 0.2, 0.4):
-        old.take(state, now, 1)
-    kept = inherit(new, old, state, 0.5)
-    assert new.delay(kept, 0.5, 1) == 0.5
-    assert not admit(new, kept, 0.5, 1)  # tokens free in the old algorithm are not free in this one
-    assert new.remaining(kept, 1.2) == 2
-    assert new.load(new.dump(kept)) == kept
-
-
-def test_longer_window_counts_what_has_left_the_shorter_one() -> None:
-    old, new = SlidingWindowLog("10/s"), SlidingWindowLog("10/min")
-    state = old.start()
-    for eighth in range(9):  # the first has left by the last, and is kept
-        old.take(state, eighth / 8, 0.5)
-    assert used(new, inherit(new, old, state, 1.0), 1.0) == 4.5
-
-
 @pytest.mark.parametrize(
     ("old", "new", "spent", "wait"),
     [
@@ -112,27 +92,6 @@ def test_all_of_has_used_its_tightest_part() -> None:
     assert several.used(state, 0.0) == 13
     assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and a debt of one
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
-
-
-def test_parts_of_all_of_inherit_pairwise() -> None:
-    old = AllOf(SlidingWindowLog("10/s"), FixedWindow("20/min"))
-    new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
-    state = old.start()
-    old.take(state, 0.0, 4)
-    first, second = inherit(new, old, state, 0.5)
-    assert first is state[0]
-    assert new.algorithms[1].reset_after(second, 0.5) == 60.0
-    assert new.remaining((first, second), 0.5) == 1
-    assert new.delay((first, second), 0.5, 2) == 0.5
-
-
-def test_limits_in_another_order_count_what_they_did() -> None:
-    window, bucket = FixedWindow("20/min"), TokenBucket("10/s")
-    old, new = AllOf(window, bucket), AllOf(bucket, window)
-    state = old.start()
-    old.take(state, 0.0, 4)
-    _, counted = inherit(new, old, state, 2.0)
-    assert window.used(counted, 2.0) == 4
 
 
 def test_parts_that_continue_the_same_log_do_not_share_it() -> None:
