@@ -329,16 +329,6 @@ async def test_many_half_open_requests_leave_room() -> None:
     assert not any(still[:100]), "the longest idle are closed first"
 
 
-async def test_unread_streams_leave_room() -> None:
-    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
-        unread = [await connect(STREAM) for _ in range(20)]
-        async with streaming(url) as received:
-            assert (await received())["limiters"]
-            await until_closed(unread[0])
-            await received()
-            assert [is_open(each) for each in unread] == [False] + [True] * 19
-
-
 async def test_unread_stream_is_closed_before_the_oldest() -> None:
     facts: dict[str, str] = {}
     async with serve(RateLimiter(10), facts=lambda: facts) as url, connecting(url) as connect:
