@@ -165,6 +165,7 @@ async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
     processes = [await start(TOKENS, f"sqlite:{path}", 0.9) for _ in range(4)]
     for process in processes:
         assert await line_of(process) == b"ready\n"
+    for process in processes:
         assert process.stdin is not None
         process.stdin.write(b"go\n")
     for process in processes[:2]:
