@@ -13,7 +13,7 @@ import pytest
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, StoreUnavailable, WaitUntil
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
-from aiothrottle.stores.health import Health, Outage
+from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import VirtualTimeLoop
 from tests.outages.processes import back, fall, outcomes, process
@@ -45,41 +45,6 @@ async def test_retries_of_processes_have_jitter() -> None:
         pauses.add(health.pause())
     assert len(pauses) == 20
     assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625
-
-
-async def test_one_limiter_at_a_time_tries_the_server_in_turns() -> None:
-    store, probed, loop = MemoryStore(), list[str](), asyncio.get_running_loop()
-
-    def following(name: str) -> Outage:
-        def probe() -> bool:
-            probed.append(name)
-            return True
-
-        outage = Outage(
-            *(store, "key", "open"),
-            report=lambda _: None,
-            server_returned=lambda: None,
-            probe=probe,
-        )
-        outage.move_to(loop)
-        outage.follow()
-        return outage
-
-    outages = [following(name) for name in "ab"]
-    health = outages[0].health
-    health.call_failed(StoreUnavailable("no"))
-    health.call_answered()  # to a call that was sent before
-    assert health.failures == 1
-    for _ in range(4):
-        health.probe_later()
-        await asyncio.sleep(1.0)
-    assert probed == ["a", "b", "a", "b"]
-    trying = asyncio.create_task(asyncio.sleep(1.0))
-    health.try_with(trying)
-    assert not health.take_turn()
-    await trying
-    await turns()
-    assert health.take_turn()
 
 
 async def test_keys_of_one_store_share_retries_and_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,6 @@ from aiothrottle import (
     CostTooHigh,
     KeyedRateLimiter,
     LimiterClosed,
-    Permit,
     RateLimiter,
     SharedConcurrency,
     SlidingWindowLog,
@@ -47,13 +46,6 @@ async def test_waiters_are_served_in_order_one_call_at_a_time() -> None:
     assert store.most_open == 1
     assert greatest_count(store.instants, 1.0) == 100
     assert now() < 2.2
-
-
-@virtual
-async def test_memory_store_follows_the_time_of_its_loop() -> None:
-    async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
-        await asyncio.gather(*visits(limiter, 30))
-    assert 2.0 <= now() <= 2.1
 
 
 @virtual
@@ -345,7 +337,7 @@ async def test_unknown_error_of_a_charge_gives_up_the_others() -> None:
     assert store.calls["record"] == 1
 
 
-# ---- closing, and other loops ------------------------------------------------------------------
+# ---- closing -----------------------------------------------------------------------------------
 
 
 @virtual
@@ -368,56 +360,6 @@ async def test_closing_rejects_waiters_and_refunds_reservations() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     assert await store.remaining("10/s") == 10
     assert not others()
-
-
-class Awkward(MemoryStore):
-    """A store whose first call has no answer."""
-
-    is_stuck = True
-
-    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        if self.is_stuck:
-            self.is_stuck = False
-            await asyncio.Event().wait()
-        return await super().record(key, algorithm, cost)
-
-
-def test_next_loop_finds_the_record_and_the_debt() -> None:
-    store = MemoryStore()
-    limiter = RateLimiter("3/h", store=store, key="k", max_reservation=3600)
-    waiting: list[asyncio.Task[Permit]] = []
-
-    async def leave_some_waiting() -> None:
-        await limiter.record(2)
-        waiting.extend(asyncio.create_task(limiter.acquire()) for _ in range(3))
-        await turns()
-
-    async def reset_after() -> float:
-        assert (await limiter.peek()).remaining == 0
-        await limiter.aclose()
-        return (await store.peek("k", SlidingWindowLog("3/h"))).reset_after
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(leave_some_waiting())
-    loop.close()
-    # One was granted; the reservation for another one an hour later is refunded.
-    assert asyncio.run(reset_after()) <= 3600
-    limiter = RateLimiter("10/h", store=Awkward(), key="k")
-
-    async def owe() -> None:
-        async with limiter.throttle() as permit:
-            permit.settle(6)
-            await turns()
-
-    async def remaining() -> float:
-        await visit(limiter)
-        await rest()
-        return (await limiter.peek()).remaining
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(owe())
-    loop.close()
-    assert asyncio.run(remaining()) == 3
 
 
 # ---- the other methods -------------------------------------------------------------------------
