@@ -94,21 +94,12 @@ async def test_delay_of_the_second_attempt(
 
 
 @virtual
-async def test_pauses_double_and_all_delays_have_jitter() -> None:
+async def test_pauses_double_and_have_jitter() -> None:
     script = Script(429, 429, 429, 429, 200)
     retry = Retry(backoff=1, max_backoff=3, pause_jitter=0)
     async with script.client(retry=retry) as client:
         assert (await client.get(A)).status_code == 200
     assert script.times == [0, 1, 3, 6, 9]
-    retry = Retry(attempts=3, jitter="decorrelated", backoff=1, max_backoff=100)
-    script = Script(502)
-    async with script.client(retry=retry) as client:
-        for _ in range(100):
-            await client.get(A)
-    first = [b - a for a, b in zip(script.times[::3], script.times[1::3], strict=True)]
-    second = [b - a for a, b in zip(script.times[1::3], script.times[2::3], strict=True)]
-    assert 1 <= min(first) < max(first) <= 3.001
-    assert 1 <= min(second) < 3 < max(second) <= 9.001
     pauses: list[float] = []
     limiter = RateLimiter()
     limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)

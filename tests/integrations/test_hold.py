@@ -253,16 +253,6 @@ async def test_response_collected_in_a_thread_wakes_a_waiter(max_hold: float | N
         assert time.monotonic() - start < 4  # and not when the timeout wakes the loop
 
 
-@pytest.mark.usefixtures("no_automatic_collection")
-async def test_waiter_collects_a_response_in_a_cycle() -> None:
-    async with SESSION.misbehave() as (server, at):
-        cycle: list[Any] = [await at.client.raw.get(server.url / "cut")]
-        await until(cycle[0].content.exception)
-        cycle.append(cycle)
-        del cycle
-        (await at.limiter.acquire(timeout=5)).release()
-
-
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_response_of_an_ended_loop_disturbs_no_other() -> None:

@@ -91,18 +91,6 @@ async def send_once(
             await at.send()
 
 
-@every(LIMITS)
-async def test_limiter_gets_the_reported_quota(integration: Integration) -> None:
-    limiter, unlimited = RateLimiter(1000), RateLimiter(1000)
-    for remaining, reset in [("7", "60"), ("1", "55"), ("0", "50")]:
-        reporting = answer(X_RateLimit_Remaining=remaining, X_RateLimit_Reset=reset)
-        await send_once(integration, limiter, reporting)
-        await send_once(integration, unlimited, reporting, server_quota=None)
-        assert limiter.statistics().quota_remaining == int(remaining)
-    assert 49 < (await limiter.peek()).retry_after <= 60
-    assert unlimited.statistics().quota_remaining is None
-
-
 @pair
 async def test_following_limiter_takes_the_reported_rates(integration: Integration) -> None:
     limiter = RateLimiter("server", concurrency_limit=10, guard=0.0)
