@@ -21,14 +21,43 @@ from aiothrottle import (
 from aiothrottle.algorithms import Algorithm, AllOf, PerResource, Unlimited
 from aiothrottle.algorithms.protocol import until
 from tests.algorithms.asking import delay_behind
-from tests.support.algorithm_tables import CASES, Case
 from tests.support.asking import admit
 
+NEVER = math.inf
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_delay_and_take_follow_the_table(case: Case) -> None:
-    algorithm, state = case.algorithm, case.algorithm.start()
-    for now, cost, wait in case.steps:
+
+# What the oracle of `test_oracle` does not try: questions in order (now, cost, seconds to wait).
+DECISIONS: list[tuple[Algorithm[Any], list[tuple[float, float, float]]]] = [
+    (SlidingWindowLog("0.25/s"), [(0, 0.5, 0), (1, 0.5, 0), (1, 0.5, 3), (4, 0.5, 0)]),
+    (
+        SlidingWindowLog("1000000000000/s"),
+        [(0, 6e11, 0), (0.5, 4e11, 0), (0.5, 1e6, 0.5), (1, 6e11, 0), (1, 4e11, 0.5)],
+    ),
+    # The rounding of a huge limit is no token.
+    (SlidingWindowLog("2000000000/s"), [(0, 2e9, 0), (0, 1, 1)]),
+    (SlidingWindowCounter("2000000000/s"), [(0, 2e9, 0), (0, 1, 1)]),
+    (FixedWindow("1/s"), [(-0.5, 1, 0), (-0.25, 1, 0.25), (0, 1, 0), (0, 1, 1)]),
+    # A cost above the capacity never fits.
+    (SlidingWindowLog("3/s"), [(0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)]),
+    (SlidingWindowCounter("2/s"), [(0, 2.1, NEVER), (0, 2, 0)]),
+    (TokenBucket("0.5/s"), [(0, 1, 0), (3, 1.5, NEVER), (3, 1, 0)]),
+    (LeakyBucket("10/s"), [(0, 10, 0), (0, 1, 0.998), (0.998, 0.1, 0), (9, 11, NEVER)]),
+    (Cooldown(3, 60), [(0, 4, NEVER), (70, 3, 0)]),
+    (WaitUntil(1, 5, 10), [(0, 1, 0), (9, 10.1, NEVER)]),
+    (
+        AllOf(FixedWindow("3/s"), TokenBucket("2/s", burst=2)),
+        [(0.5, 1, 0), (0.5, 1, 0), (0.5, 1, 0.5), (1, 1, 0), (1, 1, 0.5), (1, 2.1, NEVER)],
+    ),
+    (Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "steps"), DECISIONS, ids=repr)
+def test_delay_and_take_follow_the_table(
+    algorithm: Algorithm[Any], steps: list[tuple[float, float, float]]
+) -> None:
+    state = algorithm.start()
+    for now, cost, wait in steps:
         delay = algorithm.delay(state, now, cost)
         assert delay == pytest.approx(wait, rel=1e-9, abs=1e-9), (now, cost)
         assert (delay == 0.0) == (wait == 0), (now, cost)

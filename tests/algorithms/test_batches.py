@@ -20,22 +20,8 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
 from tests.algorithms.asking import allowance, cost_of_reject, delay_behind, take_each
-from tests.support.algorithm_tables import BEHIND
 from tests.support.asking import admit
 from tests.support.effort import examples
-
-
-@pytest.mark.parametrize(("algorithm", "taken", "cost", "answers"), BEHIND)
-def test_wait_behind_others(
-    algorithm: Algorithm[Any], taken: float, cost: float, answers: list[tuple[float, float]]
-) -> None:
-    state = algorithm.start()
-    algorithm.take(state, 0.25, taken)
-    for ahead, wait in answers:
-        delay = delay_behind(algorithm, state, 0.25, cost, ahead)
-        assert delay == pytest.approx(wait), ahead
-        assert (delay == 0.0) == (wait == 0), ahead
-        assert delay_behind(algorithm, state, 0.25, 0, ahead) == 0.0
 
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, FixedWindow, TokenBucket])
@@ -48,7 +34,16 @@ def test_rounding_of_the_costs_ahead_delays_nothing(kind: Any) -> None:
         assert delay_behind(kind("1/s"), kind("1/s").start(), 0.0, 1, tokens) == 0.0
 
 
-@pytest.mark.parametrize("algorithm", [case[0] for case in BEHIND if case[2] == 1], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        SlidingWindowLog("3/s"), TokenBucket("4/s", burst=2), LeakyBucket("4/s"),
+        LeakyBucket("1000/s"), FixedWindow("3/s"), SlidingWindowCounter("3/s", buckets=2),
+        Cooldown(3, 60), WaitUntil(1, 5, 10), Unlimited(),
+        AllOf(SlidingWindowLog("3/s"), LeakyBucket("4/s")),
+    ],
+    ids=repr,
+)  # fmt: skip
 @examples(25)
 @given(
     start=st.sampled_from([0.0, 0.1, 0.9]),

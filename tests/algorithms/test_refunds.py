@@ -11,18 +11,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle import (
+    FixedWindow,
     LeakyBucket,
     RateLimiter,
+    SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
 from aiothrottle.adaptive.rate import Pace
-from aiothrottle.algorithms import Algorithm, AllOf
+from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
 from tests.algorithms.asking import refund, used
-from tests.support.algorithm_tables import REFUNDS, Taken
 from tests.support.effort import examples
 from tests.support.virtually import turns, virtual
+
+Taken: TypeAlias = list[tuple[float, float]]  # (now, cost)
+FIVE, HALVES = SlidingWindowLog("5/s"), SlidingWindowCounter("5/s", buckets=2)
+
+# What no search below refunds: algorithm, taken, (now, cost, at) refunded, and what it is like.
+REFUNDS: list[tuple[Algorithm[Any], Taken, tuple[float, float, float], Taken]] = [
+    # never more than was taken there
+    (FIVE, [(0, 1), (0.5, 2)], (0.75, 99, 0.5), [(0, 1)]),
+    (FIVE, [(0, 1), (0.5, 2)], (0.75, 1, 0.25), [(0, 1), (0.5, 2)]),
+    (TokenBucket("4/s"), [(0, 1)], (0, 99, 0), [(-0.25, 1)]),
+    (FixedWindow("5/s"), [(0.25, 1)], (0.75, 9, 0.25), [(0.25, 0)]),
+    (HALVES, [(0.25, 1), (0.5, 2)], (0.75, 9, 0.5), [(0.25, 1)]),
+    # its window is over
+    (FIVE, [(0, 1), (0.5, 2)], (1, 1, 0), [(0, 1), (0.5, 2)]),
+    (FixedWindow("5/s"), [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
+    (HALVES, [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
+    (TokenBucket("4/s"), [(0, 1)], (9, 1, 0), [(0, 1)]),
+    # reserved for later: each is refunded
+    (TokenBucket("4/s"), [(0, 4), (0.25, 1), (0.5, 1)], (0, 1, 0.25), [(0, 4), (0.5, 1)]),
+    (TokenBucket("4/s"), [(0, 1), (0.25, 1)], (0, 99, 0.25), [(0, 1)]),
+    # the reserved time has moved on
+    (WaitUntil(1, 5, 10), [(0, 1), (0.5, 1)], (0.6, 1, 0), [(0, 1), (0.5, 1)]),
+    (Unlimited(), [(0, 2)], (0, 1, 0), []),
+]
 
 
 @pytest.mark.parametrize(("algorithm", "taken", "back", "like"), REFUNDS)
