@@ -56,7 +56,7 @@ _SLOW = 0.5
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
-_RISEN = 2.0
+_RISEN = 2.25
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
 # its limit was exceeded.
 _DOUBLED = 20.0
