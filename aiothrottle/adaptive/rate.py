@@ -283,7 +283,7 @@ class AdaptiveRate:
         state.step_end = max(state.step_end, sent_at)
         state.in_step += cost
         seconds = state.step_end - state.step_at
-        # Half an interval too early is nearer to the end of the step than half of one too late.
+        # A step ends with the request that is nearest to its end.
         if seconds + 0.5 / state.rate < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
             return
         began_at, state.step_at = state.step_at, state.step_end

@@ -77,6 +77,15 @@ def test_wrong_arguments_raise(error: type[Exception]) -> None:
             controller(*arguments)
 
 
+def test_average_of_a_slow_rate_includes_the_wait_for_its_first_token() -> None:
+    rated = Rated(0.25, 0.01, 1.0)
+    rated.throttled(0.1, 0.0)
+    assert rated.rate == 0.125
+    rated.succeeded(10.1, 10.0)  # the token of the 8 seconds from 2.0 on
+    rated.throttled(18.2, 18.0)
+    assert rated.rate == pytest.approx(math.sqrt(0.125 * 1 / (18.2 - 2.0)))
+
+
 def test_rates_are_accepted_in_every_form() -> None:
     adaptive = AdaptiveRate("600/min", minimum="1/s", maximum=100)
     assert (adaptive.initial, adaptive.minimum, adaptive.maximum) == (10.0, 1.0, 100.0)
