@@ -86,9 +86,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
 
     def _collect(self, recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
         waits = HistogramMetricFamily(
-            "aiothrottle_wait_seconds",
-            "The wait of granted requests.",
-            labels=_LABELS,
+            "aiothrottle_wait_seconds", "The wait of granted requests.", labels=_LABELS
         )
         tokens = _counter("tokens", "The cost of granted requests.")
         resources = _counter(
