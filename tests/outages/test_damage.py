@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -353,13 +354,14 @@ def test_malformed_reply_of_the_script_is_an_outage() -> None:
     wrong += [b"\xff"]
     wrong += [f"1 0 0 0 1 {count}" for count in ("1e18", "inf", "nan", "-inf", "3", "2 1 1")]
     for reply in wrong:
-        for read, *arguments in (
-            (of_redis.read_answer, "key", TokenBucket(1), 2),
-            (of_redis.read_granted, "key"),
-            (of_redis.read_loaded,),
-        ):
+        readers: list[Callable[[Any], object]] = [
+            partial(of_redis.read_answer, key="key", algorithm=TokenBucket(1), most=2),
+            partial(of_redis.read_granted, key="key"),
+            of_redis.read_loaded,
+        ]
+        for read in readers:
             with pytest.raises(StoreUnavailable, match="no reply of the script"):
-                read(reply, *arguments)
+                read(reply)
     for good in ("1 0 0.5 2 1 2", b"1 0 0.5 2 1 1 1 1"):
         answer = of_redis.read_answer(good, "key", TokenBucket(1), 2)
         assert answer == Answer(1.0, (1.0, 1.0), 0.0, 0.5, 2.0)
