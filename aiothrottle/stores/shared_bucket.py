@@ -127,11 +127,12 @@ class RoundTrip:
     """How long a call to the store takes, as one limiter measures it.
 
     The shortest of the recent calls is the way to the store and back. The others took longer
-    because the machine, the store or this process was busy, or because they connected first.
+    because the machine, the store or this process was busy, or because they connected first: so
+    one call alone tells nothing.
 
     >>> round_trip = RoundTrip()
     >>> [round_trip.note(seconds) for seconds in (0.3, 0.1, 0.2)]
-    [True, True, False]
+    [False, True, False]
     >>> round_trip.seconds
     0.1
     >>> round_trip.note(0.001), round_trip.seconds
@@ -149,7 +150,8 @@ class RoundTrip:
         """Record a call, in seconds; return whether the round trip has changed."""
         self._recent = (*self._recent[1 - _CALLS :], seconds)
         before, shortest = self.seconds, min(self._recent)
-        self.seconds = math.ceil(shortest / _STEP - _STEP) * _STEP if shortest > _NEAR else 0.0
+        is_far = shortest > _NEAR and len(self._recent) > 1
+        self.seconds = math.ceil(shortest / _STEP - _STEP) * _STEP if is_far else 0.0
         return self.seconds != before
 
 
