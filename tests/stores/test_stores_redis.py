@@ -303,7 +303,7 @@ async def test_slots_change_hands_without_permission_for_channels(
         permit = await limiters[0].acquire()
         for number in range(1, 5):
             waiter = asyncio.create_task(limiters[number % 2].acquire())
-            await asyncio.sleep(0.02)  # it has to wait
+            await asyncio.sleep(0.02)  # so that the release has somebody to wake
             permit.release()
             async with asyncio.timeout(5):
                 permit = await waiter
