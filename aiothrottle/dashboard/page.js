@@ -18,10 +18,10 @@ function rounded(number) {
 }
 
 function seconds(number) {
-  if (number < 60) {
-    return `${Math.ceil(number)} s`;
+  const whole = Math.ceil(number - 0.001); // a difference of two times is inexact
+  if (whole < 60) {
+    return `${whole} s`;
   }
-  const whole = Math.ceil(number);
   return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 

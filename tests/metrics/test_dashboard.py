@@ -410,6 +410,8 @@ async def shown_page() -> AsyncGenerator[tuple[Tab, KeyedRateLimiter]]:
 async def test_browser_page_updates() -> None:
     async with shown_page() as (tab, keyed):
         assert await tab.evaluate(text_of("#state")) == "live"
+        texts = [await tab.evaluate(f"seconds({it})") for it in (59.2, 600.0000001, 600.1)]
+        assert texts == ["1 min 0 s", "10 min 0 s", "10 min 1 s"]
         for _ in range(40):
             async with keyed.throttle("new.example.org"):
                 pass

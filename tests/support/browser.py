@@ -74,9 +74,12 @@ class Tab:
         await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     async def until(self, condition: str) -> None:
-        """Wait until the condition holds; the suite's timeout ends a wait in vain."""
-        while not await self.evaluate(condition):  # noqa: ASYNC110 - the page sends no event
+        """Wait until the condition holds, at most half a minute."""
+        for _ in range(600):
+            if await self.evaluate(condition):
+                return
             await asyncio.sleep(0.05)
+        pytest.fail(f"the page never came to: {condition}")
 
 
 @asynccontextmanager
