@@ -96,7 +96,7 @@ async def test_requests_that_started_on_credit_count_as_successes() -> None:
 def test_broken_server_slows_nobody_down(refusal: Refusal, part: float) -> None:
     def send(*, learns: bool) -> Record:
         limiter = RateLimiter(concurrency_limit=2, learn_rate=learns)
-        record = run(broken(part), 20.0, workers=4, limiter=limiter, refusal=refusal)
+        record = run(broken(part), 10.0, workers=4, limiter=limiter, refusal=refusal)
         assert limiter.statistics().throttled == 0
         return record
 
