@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
 import pytest
 import redis
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
@@ -263,7 +265,7 @@ def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | No
     """Wait until it is ready, or the process has ended. Return whether it is ready."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and (process is None or process.poll() is None):
-        with contextlib.suppress(OSError, RedisError):
+        with contextlib.suppress(OSError, RedisError, PyMongoError):
             if ready():
                 return True
         time.sleep(0.01)
@@ -413,18 +415,29 @@ async def connect_memcached(port: int, timeout: float = 1.0) -> "AsyncGenerator[
         await client.close()
 
 
-def mongodb() -> Process:
-    """Start the substitute for MongoDB as a process; skip the test if it is not installed."""
-    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    program = shutil.which("secantusd-py", path=places)
-    need("mongodb", "" if program else "SecantusDB is not installed")
-    return Process(
-        "mongodb",
-        lambda port, folder: [
-            *(str(program), "--host", "127.0.0.1", "--port", str(port)),
-            *("--storage-path", str(folder / "data"), "--standalone", "--enable-test-commands"),
-        ],
-    )
+class MongoDB(Process):
+    """A substitute for it, as a process; the test is skipped if it is not installed."""
+
+    def __init__(self) -> None:
+        places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        program = shutil.which("secantusd-py", path=places)
+        need("mongodb", "" if program else "SecantusDB is not installed")
+        super().__init__(
+            "mongodb",
+            lambda port, folder: [
+                *(str(program), "--host", "127.0.0.1", "--port", str(port)),
+                *("--storage-path", str(folder / "data"), "--standalone", "--enable-test-commands"),
+            ],
+        )
+
+    def _answers(self) -> bool:
+        # Not only a connection: it may listen before it serves, or another process may.
+        client: MongoClient[dict[str, Any]] = MongoClient(
+            "127.0.0.1", self.port, serverSelectionTimeoutMS=1000
+        )
+        with client:
+            client.admin.command("ping")
+        return True
 
 
 class SlowServers:
@@ -434,7 +447,7 @@ class SlowServers:
         "cluster": lambda: Cluster(full_coverage=False),
         "sentinel": Sentinels,
         "own_sentinel": Sentinels,  # for a test that kills its master
-        "mongodb": mongodb,
+        "mongodb": MongoDB,
     }
 
     def __init__(self) -> None:
