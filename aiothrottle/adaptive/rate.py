@@ -7,11 +7,14 @@ Requests are evenly spaced, so that a 429 is due to the rate and not to a burst.
 429 the rate doubles in each step. From then on the limit lies between two bounds: the throttled
 rate, and what the server admitted on average since the last event, the pause included. The rate is
 cut to a mean of the two. If the first 429 came at once after a step, the server wants requests
-further apart: the rate is cut to a little below that of the step before. It returns to the upper
-bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast
-at first, stays in the middle for long, and probes beyond, slowly at first. Each probe takes twice
-as long as the one before has lasted, up to 30 seconds to the middle: so the bounds close in on the
-limit, and 429s are rare once it is known. 429s that come early make the next probes short again.
+further apart: the rate is cut to a little below that of the step before.
+
+The rate returns to the upper bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu:
+"CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond, slowly at
+first. Each probe takes twice as long as the one before has lasted, up to 30 seconds to the middle:
+so the bounds close in on the limit, and 429s are rare once it is known. The middle was admitted for
+long, so a 429 beyond it cuts the rate only a little. 429s that come early make the next probes
+short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
@@ -35,6 +38,8 @@ from aiothrottle.rate import RateLike, as_rate
 # The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
+# The greatest after a probe. A long pause costs too much for that: up to so many seconds.
+_PROBE_CUT, _SHORT_PAUSE = 0.12, 5.0
 # Seconds of a window, at least, of a server that asks for a pause as long. A window holds so many
 # tokens; fewer are the burst of a small bucket.
 _WINDOW, _WINDOW_TOKENS = 1.0, 10.0
@@ -46,7 +51,7 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
 # rates and long pauses take longer: so many requests at the most, and so many pauses.
-_SHORTEST, _LONGEST, _REQUESTS = 10.0, 30.0, 200.0
+_SHORTEST, _LONGEST, _REQUESTS = 5.0, 30.0, 200.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
@@ -88,10 +93,11 @@ class RateState:
     #: Whether the server admitted a request that was sent after the last cut.
     is_open: bool = True
     #: The last event: the throttled rate, when its first request was sent, whether that was in the
-    #: first second of use, and the pause.
+    #: first second of use or in a probe, and the pause.
     throttled_rate: float = math.inf
     throttled_at: float = math.inf
     was_early: bool = False
+    was_probe: bool = False
     pause: float = 0.0
     #: If the pause was longer than the full window: its tokens, and the seconds of both.
     window: float = math.inf
@@ -200,6 +206,7 @@ class AdaptiveRate:
         if state.is_open:
             shortest = max(_SHORTEST, _FEWEST_PAUSES * pause)
             longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
+            state.was_probe = state.used > state.scale and pause <= _SHORT_PAUSE
             scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
             state.scale = min(scale, longest)
             state.throttled_rate, state.throttled_at, state.spaced = state.rate, sent_at, 0.0
@@ -264,7 +271,8 @@ class AdaptiveRate:
                 state.window, state.cycle = state.admitted, elapsed
         admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
         part = (admitted / state.upper) ** weight
-        self._begin_at(state, max(part, 1.0 - _GREATEST_CUT) * state.upper)
+        most = _PROBE_CUT if state.was_probe else _GREATEST_CUT
+        self._begin_at(state, max(part, 1.0 - most) * state.upper)
 
     def _begin_at(self, state: RateState, rate: float) -> None:
         """Begin to approach the upper bound at that rate, or a little below the bound."""

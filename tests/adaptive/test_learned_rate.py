@@ -51,6 +51,17 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
         assert record.used(10.0, 60.0, 20.0) >= least
 
 
+@pytest.mark.parametrize(
+    ("server", "used"),
+    [("Envoy 5", 0.85), ("HAProxy", 0.9), ("a rolling window", 0.9), ("nginx without burst", 0.85)],
+)
+def test_pauses_of_whole_seconds_cost_little(server: str, used: float) -> None:
+    for seed in seeds(2):
+        record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate(), retry_after=1)
+        assert record.part_throttled(10.0, 60.0) <= 0.005
+        assert record.used(10.0, 60.0, 20.0) >= used
+
+
 @pytest.mark.parametrize(("retry_after", "used"), [(1, 0.4), (None, 0.7)])
 def test_search_from_one_request_a_second_is_quick(retry_after: int | None, used: float) -> None:
     for seed in seeds(2):
