@@ -56,7 +56,7 @@ _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
 # Below this rate, in tokens per second, only a few tokens are admitted between two events.
-_SLOW = 0.5
+_SLOW = 2.0
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0

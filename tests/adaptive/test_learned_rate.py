@@ -78,7 +78,7 @@ def test_search_from_one_request_a_second_is_quick(retry_after: int | None, used
         (lambda: rolling_window(2, 5.0), 5, 9, 0.55),
         (lambda: rolling_window(2), None, 13, 0.85),
         (lambda: rolling_window(3), None, 11, 0.85),
-        (lambda: token_bucket(0.5, 10.0), None, 28, 1.0),
+        (lambda: token_bucket(0.5, 10.0), None, 20, 1.0),
     ],
     ids=["60r/m", "60r/m, 1 s", "20r/m burst=3", "2 per 5 s, 5 s", "2/s", "3/s", "0.5/s burst 10"],
 )
