@@ -184,7 +184,7 @@ class Observers:
         else:
             logger.info(
                 "%.200r learns a rate, from %s/s on: the server throttles it again and again",
-                *(self.title, number(rate)),
+                *(self.title, number(rate, 3)),
             )
 
     def log_stall(self, seconds: float, waiting: int) -> None:
