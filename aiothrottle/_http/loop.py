@@ -578,7 +578,9 @@ class RetryLoop(Generic[_Request, _Response]):
             if self._retry.should_retry is not None:
                 with adapter.replayed(response) as unread:
                     answer = self._retry.should_retry(response)
-                    verdict = await answer if isinstance(answer, Awaitable) else answer
+                    answer = await answer if isinstance(answer, Awaitable) else answer
+                    # Functions return other values too, such as a match or a header.
+                    verdict = None if answer is None else bool(answer)
                 response = unread()
         except BaseException:
             if permit is not None:

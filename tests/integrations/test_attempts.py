@@ -143,19 +143,20 @@ async def test_each_retry_is_reported_to_listeners() -> None:
 @pytest.mark.parametrize("later", [False, True])
 @virtual
 async def test_verdict_of_should_retry_comes_first(later: bool) -> None:
-    cases: list[tuple[Step, bool | None, int]] = [
-        *((200, True, 2), (200, None, 1), ((429, after(1)), False, 1), (429, None, 2))
+    cases: list[tuple[Step, Any, int]] = [
+        *((200, True, 2), (200, None, 1), ((429, after(1)), False, 1), (429, None, 2)),
+        *((200, "a header", 2), (200, "", 1)),
     ]
     for step, verdict, attempts in cases:
 
-        async def think(_: object, verdict: bool | None = verdict) -> bool | None:
+        async def think(_: object, verdict: Any = verdict) -> Any:
             await asyncio.sleep(0)
             return verdict
 
         script, limiter = Script(step), RateLimiter(concurrency_limit=1)
         retry = Retry(attempts=2, should_retry=think if later else always(verdict), **EXACT)
         async with script.client(limiter, retry=retry) as client:
-            await client.post(A)
+            await client.put(A)
         assert len(script.times) == attempts, (step, verdict)
         # True is a throttled response of any status, so other requests wait.
         assert bool(limiter.statistics().paused_for) == (attempts == 2)
