@@ -100,11 +100,21 @@ class AiohttpAdapter(Generic[_Request_contra]):
         return response.url.raw_host or ""
 
     async def read_body(self, response: ClientResponse, *, unsized: bool) -> bytes | None:
-        """Read a short body, and put it back. If it fails, the caller's reading raises."""
+        """Read a short body, and put it back. What fails or stalls is left to the caller."""
         if not unsized and not _is_short(response):
             return None
+        body = b""
         with self.replayed(response):
-            return await (_read_begin(response) if unsized else _read(response))
+            try:
+                # Not `response.read()`, which caches the body: the caller reads it again.
+                async with asyncio.timeout(None if unsized else SHORT_TIME):
+                    while chunk := await response.content.readany():
+                        body += chunk
+                        if len(body) > SHORT_BODY:
+                            return None
+            except (aiohttp.ClientError, OSError):
+                return None
+        return body
 
     @contextmanager
     def replayed(self, response: ClientResponse) -> Generator[Callable[[], ClientResponse]]:
@@ -144,34 +154,6 @@ def _is_short(response: ClientResponse) -> bool:
     length = response.content_length
     packed = "Content-Encoding" in response.headers  # short only until it is decompressed
     return length is not None and length <= SHORT_BODY and not packed
-
-
-async def _read_begin(response: ClientResponse) -> bytes | None:
-    """Return the body if it turns out to be short."""
-    body = b""
-    try:
-        while chunk := await response.content.readany():
-            body += chunk
-            if len(body) > SHORT_BODY:
-                return None
-    except (aiohttp.ClientError, OSError):
-        return None  # the caller's reading raises it too
-    return body
-
-
-async def _read(response: ClientResponse) -> bytes | None:
-    """Return a short body. If reading fails, close the response and return None."""
-    try:
-        async with asyncio.timeout(SHORT_TIME):
-            # Not `response.read()`, which caches the body: the caller reads it again.
-            return await response.content.read()
-    except (aiohttp.ClientError, OSError) as error:
-        response.close()
-        if isinstance(error, TimeoutError):
-            # The caller's reading raises it.
-            stalled = aiohttp.SocketTimeoutError("the body of a throttled response did not arrive")
-            response.content.set_exception(stalled)
-        return None  # the caller may not need the body
 
 
 def without_resending(session: ClientSession) -> ClientSession:

@@ -19,7 +19,7 @@ from aiothrottle._checks import shown
 from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
-from aiothrottle._statuses import SWITCHING_PROTOCOLS
+from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
@@ -236,8 +236,10 @@ class TransportAdapter:
         # A compressed body is short only until it is decompressed.
         if not _is_short(response.headers) or "Content-Encoding" in response.headers:
             return None
+        # Reading cannot be resumed here, and a response that was not throttled is mostly returned.
+        is_throttled = response.status_code not in AMBIGUOUS
         try:
-            async with asyncio.timeout(SHORT_TIME):
+            async with asyncio.timeout(SHORT_TIME if is_throttled else None):
                 return await (response.aread() if held is None else held.read_ahead())
         except TimeoutError as error:
             raise self.library.ReadTimeout(

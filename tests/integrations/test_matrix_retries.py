@@ -145,6 +145,18 @@ async def test_unfinished_body_of_a_throttled_response_is_closed(
 
 
 @every(RETRIES)
+async def test_late_body_of_a_403_is_returned(integration: Integration, clock: Clock) -> None:
+    async with integration.misbehave(clock.limiter()) as (server, at):
+        server.go.clear()
+        task = at.start("forbidden-later")
+        await until(lambda: server.hits)
+        await turns(50)
+        await clock.skip(2.0)
+        server.go.set()
+        assert await task == (403, b"xxxx")
+
+
+@every(RETRIES)
 async def test_throttled_response_is_not_unpacked_and_keeps_its_connection(
     integration: Integration,
 ) -> None:

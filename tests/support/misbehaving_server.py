@@ -303,6 +303,7 @@ _BEHAVIOURS: dict[str, Behaviour] = {
     "/no-content": lambda it: it.head(204),
     "/not-modified": lambda it: it.head(304, _LONG),
     "/later": lambda it: it.in_parts(4),
+    "/forbidden-later": lambda it: it.in_parts(4, 403),
     "/large": lambda it: it.in_parts(LARGE),
     "/unread": lambda it: it.in_parts(UNREAD),
     "/error": lambda it: it.in_parts(LARGE, 500),
