@@ -24,6 +24,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     NoReturn,
     Self,
     TypeAlias,
@@ -258,9 +259,10 @@ class SessionAdapter(AiohttpAdapter[Call]):
         return view_of_call(request.method, url, self.session.headers, request.options)
 
     def classify(self, error: Exception) -> Failure:
-        if isinstance(error, ClientResponseError):  # of raise_for_status
+        # Of a websocket or a proxy; without headers there was no response, or too many redirects.
+        if isinstance(error, ClientResponseError) and error.headers is not None:
             host = error.request_info.url.raw_host or ""
-            return Failure(response=(host, error.status, error.headers or {}))
+            return Failure(response=(host, error.status, error.headers))
         return super().classify(error)
 
     def total_of(self, request: Call) -> float | None:
@@ -506,7 +508,7 @@ class ThrottledSession:
         check = options.get("raise_for_status")
         if check is None:
             check = self._raise_for_status
-        if callable(check) and not isinstance(check, bool):
+        if check:
             return self._send_checked(method, url, options, throttle, check)
         if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
@@ -519,18 +521,22 @@ class ThrottledSession:
         url: StrOrURL,
         options: "_RequestOptions",
         throttle: Throttle | None,
-        check: _Check,
+        check: Literal[True] | _Check,
     ) -> ClientResponse:
-        """Send, and call the function that is given as `raise_for_status` with the last response.
+        """Send, and do with the last response what `raise_for_status` asks for.
 
-        aiohttp would call it with each: what it raises for a 429 does not say that it was one.
+        aiohttp would do it with each: then nobody could read the body of a 403, and what a function
+        raises for a 429 does not say that it was one.
         """
         unchecked: _RequestOptions = {**options, "raise_for_status": False}
         response = await self._send(method, url, unchecked, throttle)
         try:
-            await check(response)
+            if callable(check):
+                await check(response)
+            else:
+                response.raise_for_status()
         except BaseException:
-            response.release()  # as `ClientResponse.raise_for_status` does
+            response.release()
             raise
         return response
 

@@ -136,6 +136,15 @@ async def test_raise_for_status_follows_last_attempt(integration: Integration, w
             assert (caught.value.status, len(at.seen)) == (status, requests)
 
 
+@sessions
+async def test_raise_for_status_hides_no_body(integration: Integration) -> None:
+    phrase = b"secondary rate limit"
+    throttled = in_chunks(phrase, status=403, Content_Length=str(len(phrase)))
+    async with integration.serve(throttled, answer(), raise_for_status=True) as at:
+        assert (await at.send()).status == 200
+        assert at.limiter.statistics().throttled == 1
+
+
 @pytest.mark.parametrize("where", ["session", "request"])
 @sessions
 async def test_function_as_raise_for_status_gets_last_response(

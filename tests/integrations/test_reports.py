@@ -46,6 +46,14 @@ async def empty_429(_: web.Request) -> web.Response:
     return web.Response(status=429)
 
 
+async def garble(request: web.Request) -> web.Response:
+    """Answer by what is no HTTP."""
+    assert request.transport is not None
+    request.transport.write(b"garbage\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
 async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
     """Be throttled once, and start tasks that wait until the pause is over."""
     assert (await at.send()).status == 429
@@ -136,6 +144,17 @@ async def test_forbidden_pages_are_no_failures_of_the_server() -> None:
         for _ in range(10):
             await client.get("http://a/")
     assert limiter.statistics().concurrency_limit == 4
+
+
+@every(LIMITS)
+async def test_answer_that_is_no_http_is_no_success(integration: Integration) -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(1, 1, 16))
+    async with integration.serve(garble, limiter=limiter, **ONCE) as at:
+        for _ in range(9):
+            tasks = [at.start() for _ in range(WORKERS)]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(task.exception() for task in tasks)
+    assert limiter.statistics().concurrency_limit == 1
 
 
 @pytest.mark.parametrize("last", [answer(404), answer(302, Location="/")], ids=["404", "loop"])
