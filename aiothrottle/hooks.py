@@ -139,12 +139,12 @@ class WholeBody:
         return self._function(b"".join(self._chunks)) if complete and self._room >= 0 else None
 
 
-#: Returns the key of a request in a `KeyedRateLimiter`.
+#: Returns the key of a request in a `KeyedRateLimiter`; None: its host.
 KeyHook: TypeAlias = Callable[[Request], Hashable]
 #: Returns the cost of a request; None: 1 token.
 CostHook: TypeAlias = Callable[[Request], Cost | None]
-#: Returns the priority of a request: see `RateLimiter.throttle`.
-PriorityHook: TypeAlias = Callable[[Request], float]
+#: Returns the priority of a request: see `RateLimiter.throttle`; None: 0.
+PriorityHook: TypeAlias = Callable[[Request], float | None]
 #: Returns the final cost of a request, a `BodyReader` that will return it, or None: it stays.
 SettleHook: TypeAlias = Callable[[Response], Cost | BodyReader | None]
 

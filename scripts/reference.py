@@ -216,9 +216,10 @@ VALUES = {
     "changed.",
     "aiothrottle.hooks.CostHook": "A `cost` option: a callable of a `Request` that returns its "
     "cost, or None for 1 token.",
-    "aiothrottle.hooks.KeyHook": "A `key` option: a callable of a `Request` that returns its key.",
+    "aiothrottle.hooks.KeyHook": "A `key` option: a callable of a `Request` that returns its key, "
+    "or None for its host.",
     "aiothrottle.hooks.PriorityHook": "A `priority` option: a callable of a `Request` that returns "
-    "its priority.",
+    "its priority, or None for 0.",
     "aiothrottle.hooks.SettleHook": "A `settle` option: a callable of a `Response` that returns "
     "its cost, a `BodyReader`, or None.",
     "aiothrottle.llm.TokenCounter": "Returns the number of tokens in a text: a function of the "

@@ -47,9 +47,9 @@ class ThrottleOptions(HeaderOptions, total=False):
     """
 
     key: KeyHook | None
-    """Returns the key of a request in a `KeyedRateLimiter`, from a `hooks.Request`. None, the
-    default: the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless it is the
-    usual one: ``"localhost:8080"``."""
+    """Returns the key of a request in a `KeyedRateLimiter`, from a `hooks.Request`. None, as the
+    option or as the result: the host as DNS has it, ``"xn--bcher-kva.example"``, with the port
+    unless it is the usual one: ``"localhost:8080"``."""
 
     cost: CostHook | None
     """Returns the cost of a request, from a `hooks.Request`: tokens, or with resources a mapping,
@@ -57,7 +57,7 @@ class ThrottleOptions(HeaderOptions, total=False):
 
     priority: PriorityHook | None
     """Returns the priority of a request, from a `hooks.Request`: see `RateLimiter.throttle`. Each
-    attempt after a throttled one has one step more. None, the default: 0 for all."""
+    attempt after a throttled one has one step more. None, as the option or as the result: 0."""
 
     settle: SettleHook | None
     """Returns the final cost of an attempt, from a `hooks.Response`, when its headers have arrived;

@@ -33,7 +33,6 @@ from aiothrottle.rate import Rate
 _Result = TypeVar("_Result")
 
 _NAMES = names_of(Throttle)
-_BY_ORIGIN = object()
 
 #: A limiter, or one for each loop, or the rate limit to make one of.
 LimiterLike: TypeAlias = (
@@ -204,23 +203,25 @@ class Admission:
         """
         own = _checked(override)
         seen = view() if self.has_hooks else None
-        cost = _cost(self._value("cost", own, seen, None))
+        cost = _cost(self._value("cost", own, seen, ONE))
         priority = self._value("priority", own, seen, 0.0)
         check_number("priority", priority, least=-math.inf)
-        key = self._value("key", own, seen, _BY_ORIGIN)
+        key = self._value("key", own, seen, None)
         # Last, as it may make the limiter of a key.
-        target = self.target(method, url) if key is _BY_ORIGIN else self.target_of(key)
+        target = self.target(method, url) if key is None else self.target_of(key)
         timeout = own.get("timeout", self._options.queue_timeout)
         return Terms(target, cost, priority, timeout, seen, self._options.settle)
 
     def _value(
         self, name: str, own: Mapping[str, Any], seen: Request | None, default: object
     ) -> Any:  # noqa: ANN401 - checked by the caller
-        """Return what the request overrides, else what the hook returns, else the default."""
+        """Return what the request overrides, else what the hook returns; the default for None."""
         if name in own:
-            return own[name]
-        hook = getattr(self._options, name)
-        return default if hook is None else result_of(name, hook, seen)
+            value = own[name]
+        else:
+            hook = getattr(self._options, name)
+            value = None if hook is None else result_of(name, hook, seen)
+        return default if value is None else value
 
 
 def _needs_keys(subject: str) -> str:
@@ -268,9 +269,7 @@ def result_of(name: str, hook: Callable[[Any], _Result], argument: object) -> _R
 
 
 def _cost(cost: object) -> Cost:
-    """Return a cost that a limiter checks further; None is the default."""
-    if cost is None:
-        return ONE
+    """Return a cost that a limiter checks further."""
     if _is_cost(cost):
         return cost
     raise TypeError(

@@ -161,7 +161,6 @@ WRONG: list[tuple[str, Any, type[Exception], str]] = [
     ("priority", later, TypeError, "priority= must be a plain function"),
     ("key", later, TypeError, "key= must be a plain function"),
     ("priority", always("high"), TypeError, "priority must be a finite number, got 'high'"),
-    ("priority", always(None), TypeError, "priority must be a finite number, got None"),
     ("priority", always(math.inf), ValueError, "priority must be a finite number, got inf"),
     ("key", always(["us"]), TypeError, "a key has to be hashable, not list"),
 ]
@@ -189,6 +188,16 @@ async def test_wrong_result_or_override_is_named_and_takes_nothing(
                 await at.send(throttle=throttle)
         assert at.seen == []
     assert (plain.statistics().granted, (await plain.peek()).remaining) == (0, 10)
+
+
+@pair
+async def test_none_is_the_default(integration: Integration) -> None:
+    limiter, names = KeyedRateLimiter("10/h"), ("key", "cost", "priority")
+    hooks: dict[str, Any] = dict.fromkeys((*names, "settle"), always(None))
+    async with integration.serve(answer(), limiter=limiter, **hooks) as at:
+        await at.send()
+        await at.send(throttle=dict.fromkeys(names))
+        assert list(limiter) == [f"{at.url.host}:{at.url.port}"]
 
 
 # ---- overrides -----------------------------------------------------------------------------------
@@ -232,7 +241,7 @@ WRONG_OVERRIDES: list[tuple[Any, type[Exception], str]] = [
     ({"cost": "3"}, TypeError, "cost= must return tokens"),
     ({"cost": -3}, ValueError, "a cost must be .* got -3"),
     ({"cost": 11}, CostTooHigh, "11"),
-    ({"priority": None}, TypeError, "priority must be a finite number"),
+    ({"priority": "1"}, TypeError, "priority must be a finite number"),
     ({"timeout": -1}, ValueError, "timeout of throttle must be .* got -1"),
     ({"timeout": "1"}, TypeError, "timeout of throttle must be .* got '1'"),
     ({"key": "us"}, ValueError, "key 'us' of throttle needs a KeyedRateLimiter"),
