@@ -261,7 +261,7 @@ class RateLimitedServer:
         """
         if self._runner is not None:
             raise RuntimeError("a server is started only once: make another one")
-        application = web.Application()
+        application = web.Application(client_max_size=0)  # a handler may read any upload
         application.router.add_route("*", "/{path:.*}", self._exchange)
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING

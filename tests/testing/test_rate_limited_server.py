@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import io
 import itertools
 import math
 import re
@@ -298,6 +299,17 @@ async def test_answer_to_a_disconnected_client_is_no_error(
         await until(lambda: server.audit.requests[0].status is not None)
     assert server.audit.requests[0].status == 200
     assert caplog.records == []
+
+
+async def test_handler_can_read_a_large_upload(session: aiohttp.ClientSession) -> None:
+    async def size(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    async with (
+        RateLimitedServer(handler=size) as server,
+        session.post(server.url, data=io.BytesIO(bytes(1 << 21))) as response,
+    ):
+        assert await response.text() == str(1 << 21)
 
 
 async def test_error_of_the_handler_is_recorded(
