@@ -312,6 +312,7 @@ class _Postponing(asyncio.Task[Any]):
 
     def __init__(self, call: Awaitable[Any]) -> None:
         self._postponed: asyncio.TimerHandle | None = None
+        self._is_given_up = False
         loop = asyncio.get_running_loop()
         self._call_later = loop.call_later
         super().__init__(_coroutine(call), loop=loop, name="aiothrottle call")
@@ -321,17 +322,18 @@ class _Postponing(asyncio.Task[Any]):
         if self.done():
             return False
         if self._postponed is None:
-            self._postponed = self._call_later(_GRACE, self.cancel_now, msg)
+            self._postponed = self._call_later(_GRACE, super().cancel, msg)
         return True
 
-    def cancel_now(self, msg: object = None) -> None:
-        """Cancel the call."""
-        super().cancel(msg)
+    def give_up(self) -> None:
+        """Cancel the call now, for its caller."""
+        self._is_given_up = True
+        super().cancel()
 
     def uncancel(self) -> int:
-        """Take a cancellation back."""
+        """Take a cancellation back, unless the caller gave up: the driver would try again."""
         self.stop_timer()
-        return super().uncancel()
+        return self.cancelling() if self._is_given_up else super().uncancel()
 
     def stop_timer(self) -> None:
         """Do not cancel the call any more."""
@@ -349,7 +351,7 @@ async def _postponing(call: Awaitable[_Result]) -> _Result:
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        task.cancel_now()
+        task.give_up()
         # What the driver raises at being cancelled says nothing of the server.
         with contextlib.suppress(Exception, asyncio.CancelledError):
             await task

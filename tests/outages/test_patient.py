@@ -72,6 +72,6 @@ async def test_cancellation_of_the_caller_is_immediate(blocked: bool) -> None:
     driver.patiently.cancel()
     with pytest.raises(asyncio.CancelledError):
         await driver.patiently
-    assert driver.cancelled or blocked  # else by its own timer already
+    assert driver.cancelled  # a driver that takes it for its own timeout calls again
     assert now() == (1.2 * TIMEOUT if blocked else 0.0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
