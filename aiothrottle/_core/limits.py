@@ -257,7 +257,9 @@ class _Part(NamedTuple):
 
     def algorithms(self, algorithm: AlgorithmLike | None, guard: float) -> list[Algorithm[Any]]:
         """Make an algorithm of each rate, and behind them that of the burst."""
-        rates = [Rate(rate.limit, rate.period + guard) for rate in self.rates]
+        # In an order of their own: another process may give the same rates in another order.
+        ordered = sorted(self.rates, key=lambda rate: (rate.period, rate.limit))
+        rates = [Rate(rate.limit, rate.period + guard) for rate in ordered]
         if self.burst is None:
             return [_apply(algorithm, rate) for rate in rates]
         bucket = TokenBucket(_fastest(rates), burst=self.burst)
@@ -299,7 +301,7 @@ class Recipe:
         return PerResource(
             *(
                 (name, algorithm)
-                for name, part in self._parts.items()
+                for name, part in sorted(self._parts.items())
                 for algorithm in part.algorithms(self._algorithm, guard)
             )
         )

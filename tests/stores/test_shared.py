@@ -489,6 +489,27 @@ async def test_update_changes_the_calls_and_keeps_the_record() -> None:
         limiter.update(rate_limit=None)
 
 
+@pytest.mark.parametrize(
+    ("rates", "in_another_order"),
+    [
+        (["2/s", "3/min"], ["3/min", "2/s"]),
+        (
+            {"requests": ["2/s", "3/min"], "tokens": "9/s"},
+            {"tokens": "9/s", "requests": ["2/s", "3/min"]},
+        ),
+    ],
+    ids=["rates", "resources"],
+)
+@virtual
+async def test_order_of_the_rates_makes_no_difference(
+    rates: Unchecked, in_another_order: Unchecked
+) -> None:
+    store = MemoryStore(clock=now)
+    first, second = (RateLimiter(each, store=store, key="k") for each in (rates, in_another_order))
+    starts = [await visit(limiter) for limiter in (first, second, first, second)]
+    assert starts == [0.0, 0.0, 1.0, 60.0]
+
+
 # ---- keys and arguments --------------------------------------------------------------------------
 
 
