@@ -460,6 +460,8 @@ class Adaptation:
                 check_shareable(plan)
         else:
             plan = limits.plan_for(rate_limit, shared=shares, before=self.feedback)
+        if shared is not None:
+            shared.check(plan.algorithm)
         if leased is not None and not shares:
             raise ValueError(
                 "this limiter shares only its slots: to share a rate too, make a new limiter"

@@ -35,6 +35,7 @@ from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
 from aiothrottle.stores.health import Outage
 from aiothrottle.stores.outage import FailoverStore
+from aiothrottle.stores.record import seal
 from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
 from aiothrottle.stores.store import Answer, Method
 
@@ -217,6 +218,14 @@ class SharedBucket:
         # next call may come later, and until when it waits for that: see `_note_others`.
         self._tokens, self._turn, self._turn_until = 0.0, 0.0, -math.inf
         self.use(algorithm)
+
+    def check(self, algorithm: Algorithm[Any]) -> None:
+        """Raise ValueError if the record in the store cannot continue with the algorithm."""
+        if seal(algorithm) != seal(self.algorithm):
+            raise ValueError(
+                f"the record in the store is one of {self.algorithm!r}, and update() cannot make "
+                f"it one of {algorithm!r}: make a limiter with another key"
+            )
 
     def use(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """Continue with another algorithm; the record in the store stays.

@@ -487,6 +487,9 @@ async def test_update_changes_the_calls_and_keeps_the_record() -> None:
         await waiting
     with pytest.raises(ValueError, match="give a rate_limit"):
         limiter.update(rate_limit=None)
+    with pytest.raises(ValueError, match="make a limiter with another key"):
+        limiter.update(rate_limit=["1/10s", "5/min"])
+    assert await visit(limiter) == 11.0
 
 
 @pytest.mark.parametrize(
