@@ -23,7 +23,6 @@ except ModuleNotFoundError as _error:
 from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.record import machine_time
-from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -78,9 +77,9 @@ class MemcachedStore(SwapStore):
         )
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots."""
-        for name in (self._name(key), self._name(slots_key(key))):
-            await self._calls.ask(partial(_was_done, partial(self._client.delete, name)))
+        """Forget the record of the key."""
+        delete = partial(self._client.delete, self._name(key))
+        await self._calls.ask(partial(_was_done, delete))
 
     async def load(self, key: Key) -> Loaded:
         """Return the bytes of the record, their number, and the time of this machine."""

@@ -65,11 +65,9 @@ class MemoryStore(SlotStore):
         return float(clock())
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots."""
-        name = name_of(key)
+        """Forget the record of the key."""
         with self._lock:
-            self._entries.pop(name, None)
-            self._tables.pop(name, None)
+            self._entries.pop(name_of(key), None)
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
         """Take, keep and return slots, in one atomic step."""

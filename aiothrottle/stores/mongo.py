@@ -27,7 +27,6 @@ from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import LATEST, until
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.record import EPOCH, HEAD, Record, seal
-from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Answer, Key, Step, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -133,9 +132,8 @@ class MongoStore(SwapStore):
         return None
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots."""
-        both = {"$in": [name_of(key), name_of(slots_key(key))]}
-        await self._calls.ask(partial(self._records.delete_many, {"_id": both}))
+        """Forget the record of the key."""
+        await self._calls.ask(partial(self._records.delete_one, {"_id": name_of(key)}))
 
     async def purge(self) -> int:
         """Delete the expired records. Return how many there were."""

@@ -124,9 +124,9 @@ class RedisStore(SwapStore):
         return "" if self._nodes is None else self._nodes.name_of(self._requests.name(key))
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots."""
-        names = self._requests.names(key)
-        await self._ask(lambda client: client.unlink(*names), names[0])
+        """Forget the record of the key."""
+        name = self._requests.name(key)
+        await self._ask(lambda client: client.unlink(name), name)
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Return the same methods, to be queued on a pipeline or transaction of yours.
@@ -457,7 +457,7 @@ class RedisPipeline:
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
         # The pipeline of a cluster does not queue what its `unlink` is given.
-        self._pipe.execute_command("UNLINK", *self._requests.names(key))
+        self._pipe.execute_command("UNLINK", self._requests.name(key))
 
     def _queue(self, key: Key, algorithm: Algorithm[Any], step: Step) -> "Queued":
         request = self._requests.make(key, algorithm, step)

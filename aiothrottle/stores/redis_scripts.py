@@ -112,14 +112,6 @@ class Requests:
         """Return the name of the record. A cluster keeps all names with this beginning together."""
         return f"{{{name_of(key, self._prefix)}}}"
 
-    def names(self, key: Key) -> list[str]:
-        """Return all names with anything about the key, but for logs without a record."""
-        name = self.name(key)
-        return [name, *self._slots_of(name)]
-
-    def _slots_of(self, name: str) -> list[str]:
-        return [f"{name}:{part}" for part in ("leases", "slots", "queue")]
-
     def make(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Request | None:
         """Return a request to `record.lua`; None if the script does not know the algorithm."""
         record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
@@ -162,7 +154,7 @@ class Requests:
         time = b"" if self._clock is None else repr(self._clock())
         numbers = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
         return Request(
-            self._slots_of(name),
+            [f"{name}:leases", f"{name}:slots", f"{name}:queue"],
             [time, channel, claim.owner, *numbers],
         )
 

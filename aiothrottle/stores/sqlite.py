@@ -24,7 +24,6 @@ from aiothrottle._checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.record import machine_time
-from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -52,7 +51,7 @@ _LOAD = "SELECT data, until FROM aiothrottle WHERE name = :name"
 _INSERT = "INSERT OR IGNORE INTO aiothrottle VALUES (:name, :data, :until)"
 _UPDATE = "UPDATE aiothrottle SET data = :data, until = :until WHERE name = :name AND data = :mark"
 _DELETE = "DELETE FROM aiothrottle WHERE name = :name AND data = :mark"
-_CLEAR = "DELETE FROM aiothrottle WHERE name IN (:name, :slots)"
+_CLEAR = "DELETE FROM aiothrottle WHERE name = :name"
 # After each new record: two, so that the expired ones become fewer.
 _PURGE = """DELETE FROM aiothrottle WHERE rowid IN
     (SELECT rowid FROM aiothrottle WHERE until <= :now ORDER BY until LIMIT 2)"""
@@ -118,8 +117,8 @@ class SQLiteStore(SwapStore):
         return ended
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots."""
-        await self._ask(key, _CLEAR, slots=name_of(slots_key(key)))
+        """Forget the record of the key."""
+        await self._ask(key, _CLEAR)
 
     async def load(self, key: Key) -> Loaded:
         """Return the bytes of the record, the same as their mark, and the time of this machine."""

@@ -205,7 +205,7 @@ class Store(ABC):
 
     @abstractmethod
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots if the store shares slots.
+        """Forget the record of the key. Shared slots stay: they are in use.
 
         Args:
             key: Of the record.

@@ -459,8 +459,7 @@ GRANTS = {
     "lowered_limit_holds_for_all_owners": """ann+3=3 limit=1 bob+1=0 ann-2=0 bob+1=0 ann-1=0
         bob+1=1""",
     "lost_answer_is_corrected_by_the_next_claim": "ann+2=2 lost=ann ann+1=1 bob+3=2",
-    # An owner that lives takes its own back with the next claim.
-    "cleared_key_has_no_slots": "ann+3=3 clear=1 bob+1=1 ann=0,3 bob+1=0",
+    "cleared_key_keeps_its_slots": "ann+3=3 bob+1=0 clear=1 ann-1=0 cid+1=0 bob+1=1",
     "a_clock_that_steps_back_makes_no_lease_longer": """ann+3=3 clock=-1000 bob+1=0 clock=31
         bob+1=1""",
 }

@@ -97,7 +97,6 @@ class Kept:
                 assert sum(held.values()) <= 3
             return granted
 
-        await self.store.clear("key")
         assert await claim(("ann", 2), ("bob", 2)) == 3
         await poison()
         assert await claim(("cid", 1), ("bob", 1), ("ann", 0), ("cid", 1)) == 0
@@ -272,6 +271,7 @@ async def test_redis_replaces_damaged_slots(client: Any, script: Kept) -> None:
                 await client.execute_command(*command)
             script.clock.advance(1.0)  # the whole record is checked once a second
 
+        await client.flushall()
         await script.check_slots_replaced(poison)
 
 
@@ -301,6 +301,7 @@ async def test_swapped_slots_are_replaced(python: Kept) -> None:
         async def poison(dump: bytes = dump) -> None:
             records[slots_key("key")] = dump
 
+        records.clear()
         await python.check_slots_replaced(poison)
 
 

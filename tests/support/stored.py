@@ -59,6 +59,4 @@ class DictStore(SwapStore):
         return True
 
     async def clear(self, key: Key) -> None:
-        parts = (key,) if isinstance(key, str) else key
-        for each in (key, (*parts, "\0slots")):  # as `aiothrottle.stores.slots.slots_key` has it
-            self.records.pop(each, None)
+        self.records.pop(key, None)
