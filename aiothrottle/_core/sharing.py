@@ -72,7 +72,7 @@ def share_rate(
         prefetch=tokens,
         **options,
     )
-    now, serve = engine.bucket.now, engine.store_answered
+    now, serve = engine.bucket.now, engine.tokens_answered
     engine.callers += (Caller(engine.shared, "aiothrottle tokens", now, serve),)
 
 

@@ -253,7 +253,7 @@ def test_plain_with_raises() -> None:
 
 
 @pytest.mark.parametrize("make", [ThrottledSession, throttled_session])
-async def test_stalled_body_of_a_429_ends_at_the_timeout_of_the_client(make: Callable[..., Any]) -> None:
+async def test_stalled_body_of_a_429_ends_at_the_clients_timeout(make: Callable[..., Any]) -> None:
     ended = asyncio.Event()
 
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -463,13 +463,18 @@ async def test_timeout_below_known_wait_rejects_now(max_reservation: float | Non
 
 
 @virtual
-async def test_timeout_of_unforeseen_wait_expires_in_time() -> None:
-    store, limiter = watched("1/10s")
-    await RateLimiter("1/10s", store=store, key="k").record()
-    with pytest.raises(ThrottleTimeout) as error:
-        await visit(limiter, timeout=3)
-    assert (now(), error.value.retry_after) == pytest.approx((3, 7), abs=0.01)
-    await rest()
+async def test_wait_that_the_store_tells_rejects_those_that_cannot_wait_so_long() -> None:
+    store, limiter = watched("2/10s")
+    await RateLimiter("2/10s", store=store, key="k").record(2)
+    waiting = [visits(limiter, 1, timeout=it)[0] for it in (3, 12, None, 9, 10.5)]
+    await asyncio.sleep(0.1)
+    rejected = [task for task in waiting if task.done()]
+    assert rejected == [waiting[0], waiting[3]]
+    for task in rejected:
+        with pytest.raises(ThrottleTimeout) as error:
+            await task
+        assert error.value.retry_after == pytest.approx(10, abs=0.01)
+    assert limiter.statistics().rejected == 2
 
 
 @virtual
