@@ -162,8 +162,9 @@ class RateLimitedServer:
             server on, so up to twice the limit can pass around a boundary. `"token-bucket"`: up to
             `burst` requests at once, in the long run the rate. A window counts whole requests:
             `"2.5/s"` is 2 in a second, but `"0.5/s"` is 1 in two.
-        burst: How many requests the token bucket holds; by default the limit of the rate.
-        phase: How far into its first fixed window the server starts.
+        burst: How many requests the token bucket holds; by default the limit of the rate, rounded
+            up.
+        phase: How far into its first fixed window the server starts; by default at its beginning.
         concurrency_limit: How many exchanges may be open at once. An exchange is open from the
             arrival of a request until the whole response, body included, is written or the client
             is gone; a throttled request does not count. None is no limit.
@@ -205,7 +206,7 @@ class RateLimitedServer:
         *,
         algorithm: AlgorithmName = "sliding-window-log",
         burst: float | None = None,
-        phase: float = 0.0,
+        phase: float | None = None,
         concurrency_limit: int | None = None,
         throttled_response: ThrottledResponse = "429-seconds",
         latency: float = 0.0,
@@ -221,15 +222,12 @@ class RateLimitedServer:
         check_whole("seed", seed, least=-math.inf)
         if handler is not None and not callable(handler):
             raise TypeError(f"handler must be an aiohttp handler, not {handler!r}")
-        if rate is None and (burst is not None or phase):
-            raise ValueError("burst and phase belong to a rate")
         #: None: there is no rate limit.
         self._algorithm: ServerAlgorithm | None = None
         if rate is not None:
-            given = as_rate(rate)
-            if algorithm == "token-bucket" and burst is None:
-                burst = given.limit
-            self._algorithm = make_algorithm(given, algorithm, burst, phase or None)
+            self._algorithm = make_algorithm(as_rate(rate), algorithm, burst, phase)
+        elif burst is not None or phase is not None:
+            raise ValueError("burst and phase belong to a rate")
         self._concurrency_limit = concurrency_limit
         self._throttled_response: ThrottledResponse = throttled_response
         self._delay = partial(random.Random(seed).uniform, latency, latency + jitter)
@@ -309,11 +307,9 @@ class RateLimitedServer:
             response = await (self._handler(request) if wait is None else self._throttle(wait))
             record.status = response.status
             await _send(request, response)
-        except web.HTTPException as error:
-            record.status = error.status
-            raise
-        except Exception:
-            record.status = 500  # aiohttp's answer
+        except Exception as error:
+            # aiohttp answers any other error with 500.
+            record.status = error.status if isinstance(error, web.HTTPException) else 500
             raise
         finally:
             self._open.pop(record, None)

@@ -421,7 +421,11 @@ async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -
         ),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
         ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst and phase belong to a rate"),
-        ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst must be .*, 1 or more"),
+        (
+            {"rate": 5, "algorithm": "token-bucket", "burst": 0.5},
+            ValueError,
+            "burst must be .*, 1 or more",
+        ),
         ({"rate": 5, "phase": 0.5}, ValueError, "phase belongs to .*fixed-window"),
         ({"rate": 5, "algorithm": "fixed-window", "phase": 1}, ValueError, "the period of 1"),
         ({"concurrency_limit": 0}, ValueError, "concurrency_limit must be .*1 or more, .*got 0"),
