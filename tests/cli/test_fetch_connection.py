@@ -13,7 +13,7 @@ import trustme
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle.cli.fetch.requests import proxies_of
+from aiothrottle.cli.fetch.requests import Proxies, proxies_of_environment
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import Seen, always, by_path, noting, to, urls_of
 from tests.support.background import ENVIRONMENT, in_thread, start
@@ -118,14 +118,19 @@ def test_no_proxy_is_direct(fetch: Command, serve: Serve, monkeypatch: pytest.Mo
         assert (len(asked), server.audit.sent) == (1, 1)
 
 
-def test_variables_choose_the_proxy_of_each_host() -> None:
-    environment = {
-        "http_proxy": "one:1",
-        "HTTP_PROXY": "http://ignored:9",
-        "HTTPS_PROXY": "http://two:2",
-        "no_proxy": ".a.local, PORT.org:8080,10.0.0.0/8 ,::1,*.star.org,",
-    }
-    proxies = proxies_of(environment)
+def test_variables_choose_the_proxy_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def proxies_of(**environment: str) -> Proxies | None:
+        with monkeypatch.context() as patched:
+            for name, value in environment.items():
+                patched.setenv(name, value)
+            return proxies_of_environment()
+
+    proxies = proxies_of(
+        http_proxy="one:1",
+        HTTP_PROXY="http://ignored:9",
+        HTTPS_PROXY="http://two:2",
+        no_proxy=".a.local, PORT.org:8080,10.0.0.0/8 ,::1,*.star.org,",
+    )
     assert proxies is not None
     through = ["example.org", "nota.local", "port.org", "11.1.2.3"]
     directly = ["a.local", "b.a.local", "port.org:8080", "10.1.2.3", "[::1]:99", "x.star.org"]
@@ -133,14 +138,14 @@ def test_variables_choose_the_proxy_of_each_host() -> None:
     assert {proxies.of(URL(f"http://{host}/")) for host in [*directly, "star.org"]} == {None}
     assert proxies.of(URL("https://example.org/")) == URL("http://two:2")
     for url in ("http://a.org/", "http://127.0.0.1/"):
-        proxies = proxies_of({"all_proxy": "p:1", "no_proxy": "*"})
+        proxies = proxies_of(all_proxy="p:1", no_proxy="*")
         assert proxies is not None
         assert proxies.of(URL(url)) is None
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        assert proxies_of({name: "p:1"}) is not None
-    assert proxies_of({"http_proxy": "", "HTTP_PROXY": "http://p"}) is None
+        assert proxies_of(**{name: "p:1"}) is not None
+    assert proxies_of(http_proxy="", HTTP_PROXY="http://p") is None
     # In a CGI program a client chooses it.
-    assert proxies_of({"HTTP_PROXY": "http://p", "REQUEST_METHOD": "GET"}) is None
+    assert proxies_of(HTTP_PROXY="http://p", REQUEST_METHOD="GET") is None
 
 
 def test_invalid_proxy_of_the_environment_is_named(
@@ -151,7 +156,7 @@ def test_invalid_proxy_of_the_environment_is_named(
         monkeypatch.setenv("ALL_PROXY", wrong)
         ended = fetch("http://127.0.0.1:1/")
         assert (ended.status, out.exists()) == (2, False)
-        assert "the environment variable ALL_PROXY must be a proxy such as" in ended.messages
+        assert "the environment variable all_proxy must be a proxy such as" in ended.messages
         assert f"got {wrong.replace('me:secret', '***')!r}" in ended.messages
 
 

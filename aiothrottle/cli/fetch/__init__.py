@@ -56,7 +56,7 @@ from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
 from aiothrottle.cli.fetch.limits import Limiters, Limits
 from aiothrottle.cli.fetch.lines import Lines, Source, open_source, source_of
 from aiothrottle.cli.fetch.report import Messages, Report
-from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of
+from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of_environment
 from aiothrottle.cli.fetch.results import OutputError, Results, Saved
 from aiothrottle.cli.options import Command, argument, fail, option
 from aiothrottle.cli.output import without_credentials
@@ -134,7 +134,7 @@ def _run(
             saved.check("--requests", lists.requests)
         # All that may be wrong with the options, before a file is opened.
         reader, options = _reader(lists, limits, sending), limits.options(sending.retry)
-        proxies, sources, results = proxies_of(os.environ), lists.open(), saved.open()
+        proxies, sources, results = proxies_of_environment(), lists.open(), saved.open()
     except (OutputError, ValueError) as error:
         fail(parser, str(error))
     except OSError as error:

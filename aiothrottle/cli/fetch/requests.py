@@ -8,10 +8,11 @@ import argparse
 import base64
 import ipaddress
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import getproxies_environment
 
 from multidict import CIMultiDict
 from yarl import URL
@@ -188,9 +189,9 @@ class Proxies(NamedTuple):
     """The proxy of each scheme, and the hosts without one."""
 
     by_scheme: Mapping[str, URL]
-    #: Host names, which stand for their subdomains too; "*" is every host.
-    names: frozenset[str] = frozenset()
-    networks: tuple[_Network, ...] = ()
+    #: A host without a proxy ends with one of them, with or without its port.
+    suffixes: tuple[str, ...]
+    networks: Sequence[_Network]
 
     def of(self, url: URL) -> URL | None:
         """Return the proxy of a URL; None: it has none."""
@@ -199,36 +200,37 @@ class Proxies(NamedTuple):
 
     def _is_direct(self, url: URL) -> bool:
         host = (url.raw_host or "").rstrip(".")
+        if any(f".{name}".endswith(self.suffixes) for name in (host, f"{host}:{url.port}")):
+            return True
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
-            return not self.names.isdisjoint(_domains(host, url.port))
-        named = not self.names.isdisjoint({"*", host, f"{host}:{url.port}"})
-        return named or any(address in network for network in self.networks)
+            return False
+        return any(address in network for network in self.networks)
 
 
-def proxies_of(environment: Mapping[str, str]) -> Proxies | None:
+def proxies_of_environment() -> Proxies | None:
     """Return the proxies that environment variables name, as curl does; None: there are none.
 
     Raises:
         ValueError: One is no URL of a proxy.
     """
+    found = getproxies_environment()
     by_scheme = dict[str, URL]()
     for scheme in ("http", "https"):
-        found = _proxy_in(environment, scheme) or _proxy_in(environment, "all")
-        if found is not None:
-            by_scheme[scheme] = found
+        name = scheme if scheme in found else "all"
+        if name in found:
+            by_scheme[scheme] = _proxy(f"{name}_proxy", found[name])
     if not by_scheme:
         return None
-    names, networks = set[str](), list[_Network]()
-    direct = environment.get("no_proxy", environment.get("NO_PROXY", ""))
-    for entry in direct.lower().split(","):
-        name = entry.strip().strip(".").removeprefix("*.")
+    suffixes, networks = list[str](), list[_Network]()
+    for entry in found.get("no", "").lower().split(","):
+        host = entry.strip(" .").removeprefix("*.")
         try:
-            networks.append(ipaddress.ip_network(name.strip("[]"), strict=False))
-        except ValueError:
-            names.add(name)
-    return Proxies(by_scheme, frozenset(names - {""}), tuple(networks))
+            networks.append(ipaddress.ip_network(host.strip("[]"), strict=False))
+        except ValueError:  # a name, or that of all hosts
+            suffixes.append("" if host == "*" else f".{host}")
+    return Proxies(by_scheme, tuple(suffixes), networks)
 
 
 def credentials_for(proxy: URL, url: URL) -> dict[str, str]:
@@ -243,31 +245,14 @@ def credentials_for(proxy: URL, url: URL) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(credentials).decode('ascii')}"}
 
 
-def _proxy_in(environment: Mapping[str, str], scheme: str) -> URL | None:
-    """Return the proxy of a scheme; the variable in small letters precedes, even if it is empty."""
-    lower, upper = f"{scheme}_proxy", f"{scheme}_proxy".upper()
-    name = lower if lower in environment else upper
-    text = environment.get(name)
-    # In a CGI program HTTP_PROXY is the header "Proxy" of a request, and so anybody's choice.
-    if not text or (name == "HTTP_PROXY" and "REQUEST_METHOD" in environment):
-        return None
+def _proxy(variable: str, text: str) -> URL:
     try:
         url = url_of(text if "://" in text else f"http://{text}")
     except ValueError:
         url = URL()
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError(
-            f"the environment variable {name} must be a proxy such as http://HOST:PORT or "
+            f"the environment variable {variable} must be a proxy such as http://HOST:PORT or "
             f"https://USER:PASSWORD@HOST:PORT, got {without_credentials(text)!r}"
         )
     return url
-
-
-def _domains(host: str, port: int | None) -> Iterator[str]:
-    """Yield the names that an entry for this host may have."""
-    yield "*"
-    name = host
-    while name:
-        yield name
-        yield f"{name}:{port}"
-        name = name.partition(".")[2]
