@@ -32,7 +32,6 @@ Part = tuple[str, str]
 _RATE_OVER = 10.0
 # Seconds over which the time left is estimated.
 _LEFT_OVER = 30.0
-_DAY = 86400
 # A terminal echoes Ctrl-C at the end of the last row: it must not wrap there, and a character in
 # the last column may.
 _MARGIN = len("^C") + 1
@@ -76,7 +75,7 @@ class Meter:
         if growth <= 0:
             return ""
         seconds = (1.0 - (self.fraction or 0.0)) * self._progress.seconds / growth
-        return f"{clock(int(seconds))} left"
+        return f"{duration(int(seconds))} left"
 
     def parts(
         self, done: str, failed: int, throttled: int, latency: str = "", paused: str = ""
@@ -93,20 +92,6 @@ class Meter:
             (paused, "yellow"),
         ]
         return [part for part in parts if part[0]]
-
-
-def clock(seconds: int) -> str:
-    """Format a duration as a clock does.
-
-    >>> clock(59), clock(3661), clock(200_000)
-    ('0:59', '1:01:01', '2 d 7 h')
-    """
-    minutes, hours = seconds // 60, seconds // 3600
-    if seconds >= _DAY:
-        return f"{seconds // _DAY} d {hours % 24} h"
-    if hours:
-        return f"{hours}:{minutes % 60:02}:{seconds % 60:02}"
-    return f"{minutes}:{seconds % 60:02}"
 
 
 def percentiles(latency: tuple[float, float]) -> str:

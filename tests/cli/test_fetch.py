@@ -209,7 +209,7 @@ def test_progress_is_lines(fetch: Command, serve: Serve, monkeypatch: pytest.Mon
     monkeypatch.setattr(report, "_LOG", 0.1)
     ended = fetch(*urls_of(serve(always(after=0.05)), 10), "--concurrency", "2")
     lines = [line for line in ended.messages.splitlines() if " done  " in line]
-    form = r"\d+ %  \d+ done  \d+\.\d/s  latency p50 [\d.]+ ms, p95 [\d.]+ m?s  0:\d\d left"
+    form = r"\d+ %  \d+ done  \d+\.\d/s  latency p50 [\d.]+ ms, p95 [\d.]+ m?s  \d+ s left"
     assert lines
     assert [line for line in lines if not re.fullmatch(form, line)] == []
 

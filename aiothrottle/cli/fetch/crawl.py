@@ -91,14 +91,20 @@ class Tally:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """What one task is doing. `before` counts the attempts of the redirects before."""
+    """What one task is doing.
+
+    Attributes:
+        job: The job of its line, and its record, which counts the attempts and the waits.
+        before: The attempts before the present request, which a redirect may have asked for.
+        since: When the present wait has begun.
+    """
 
     number: int
     task: asyncio.Task[None] = field(init=False)
     busy: bool = False
-    attempts: int = 0
+    job: Job = field(init=False)
+    record: Record = field(init=False)
     before: int = 0
-    waited: float = 0.0
     since: float = 0.0
 
 
@@ -221,38 +227,40 @@ class Crawl:
                 self.lines.close()  # no other task gets a line any more
                 raise
             if job is not None:
-                await self._handle(work, line, job)
+                work.job = job
+                await self._handle(work, line)
             work.busy = False
             self.lines.finish(line)
 
-    async def _handle(self, work: _Work, line: Line, job: Job) -> None:
-        output = self.results.output
+    async def _handle(self, work: _Work, line: Line) -> None:
+        output, job = self.results.output, work.job
         if output.done.take(job.identity):
             self.tally.skipped += 1
             return
-        record = Record(url=job.url, id=job.id, number=job.number)
+        work.record = record = Record(url=job.url, id=job.id, number=job.number)
         if job.request is None:
             place = f"{line.source}, line {line.number}: " if line.source else ""
             record.error = f"{place}{job.problem}"
         else:
-            await self._fetch(work, job, job.request, record)
+            await self._fetch(work, job.request)
         work.busy = True
         await output.write(record.line())
         self.tally.count(record)
         if record.failed:
             self.on_failure(record)
 
-    async def _fetch(self, work: _Work, job: Job, request: Request, record: Record) -> None:
+    async def _fetch(self, work: _Work, request: Request) -> None:
         """Send a request, and follow its redirects; record what becomes of it."""
-        work.attempts, work.waited, work.since = 0, 0.0, time.monotonic()
+        record, followed = work.record, 0
+        work.since = time.monotonic()
         request = request._replace(headers=headers_for(request.url, request.headers))
-        followed = 0
         try:
-            while (target := await self._exchange(work, job, request, record)) is not None:
+            while (target := await self._exchange(work, request)) is not None:
                 if followed == self.redirects:
                     record.error = f"more than {followed} redirects"
                     break
                 followed += 1
+                record.attempts -= 1  # a followed redirect is none
                 request = target
                 record.final_url = without_credentials(str(target.url))
                 self._rest(work)
@@ -262,28 +270,24 @@ class Crawl:
             raise asyncio.CancelledError from error
         except _FAILURES as error:
             record.error = described(error)
-        record.attempts = work.attempts - followed
-        record.waited = work.waited
 
     # ---- one request
 
-    async def _exchange(
-        self, work: _Work, job: Job, request: Request, record: Record
-    ) -> Request | None:
+    async def _exchange(self, work: _Work, request: Request) -> Request | None:
         """Have one request answered; record its response, or return the redirect to follow.
 
         The loop retries until there is a response, this method until its body is complete.
         """
-        work.before = work.attempts
+        work.before = work.record.attempts
         ask = partial(self._ask, work, request)
         options = {"headers": request.headers, "data": request.data}
         call = Call(self._adapter, request.method, request.url, options)
         while True:
-            made = work.attempts - work.before
-            response = await self._loop.run(call, ask, job.throttle, made)
+            made = work.record.attempts - work.before
+            response = await self._loop.run(call, ask, work.job.throttle, made)
             work.busy = True
             try:
-                return await self._receive(work, job, request, response, record)
+                return await self._receive(work, request, response)
             except _CUT_OFF as error:
                 status, retry = response.status, self.options.retry
                 # The loop would have retried such a response, had it been allowed.
@@ -305,9 +309,9 @@ class Crawl:
         if self._stopping:  # and this task is cancelled, but did not need to wait since
             raise asyncio.CancelledError
         work.busy = True
-        work.attempts += 1
         began = time.monotonic()
-        work.waited += began - work.since
+        work.record.attempts += 1
+        work.record.waited += began - work.since
         self.tally.requests += 1
         self._trace(">", f"{request.method} ", request.url)
         try:
@@ -346,7 +350,7 @@ class Crawl:
             request: Has the method.
             status: The status, with a Retry-After that is not too long; None: an exception.
         """
-        made = work.attempts - work.before
+        made = work.record.attempts - work.before
         return self.options.retry.next_delay(made, request.method, status=status, retry_after=0.0)
 
     def _rest(self, work: _Work) -> None:
@@ -357,9 +361,10 @@ class Crawl:
             work.task.cancel()
 
     async def _receive(
-        self, work: _Work, job: Job, request: Request, response: ClientResponse, record: Record
+        self, work: _Work, request: Request, response: ClientResponse
     ) -> Request | None:
         """Record a response with its body, or return the redirect to follow."""
+        job, record = work.job, work.record
         try:
             record.status = response.status
             if self.redirects:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from aiothrottle._checks import duration
 from aiothrottle.cli.advice import about
 from aiothrottle.cli.fetch.crawl import Crawl, Tally
 from aiothrottle.cli.fetch.results import Record, described
 from aiothrottle.cli.options import flag
 from aiothrottle.cli.output import printable
-from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, clock, percentiles
+from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, percentiles
 from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 from aiothrottle.rate import Rate
 
@@ -112,7 +113,7 @@ class Report:
             tally.failed,
             tally.throttled,
             "" if latency is None else f"latency {percentiles(latency)}",
-            f"{hosts}paused for {clock(math.ceil(seconds))}" if count else "",
+            f"{hosts}paused for {duration(math.ceil(seconds))}" if count else "",
         )
         if learned := self._learned(crawl):
             parts.append((f"server {learned[0]}", "yellow"))
