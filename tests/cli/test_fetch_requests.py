@@ -135,9 +135,9 @@ def test_invalid_lines_become_records(
 
 def test_invalid_cost_of_resources_becomes_a_record(jobs: Jobs, fetch: Command) -> None:
     problems: list[tuple[object, str]] = [
-        (5, "cost must be an object of requests, tokens, got 5"),
-        ({"seats": 1}, "cost may name requests, tokens, got 'seats'"),
-        ({"tokens": -1}, "tokens must be a finite number of tokens, 0 or more, at most 1e+12, got"),
+        (5, "a cost must be a mapping of the resources requests, tokens to tokens, such as"),
+        ({"seats": 1}, "a cost may have the resources requests, tokens, got 'seats'"),
+        ({"tokens": -1}, "a cost must be a finite number of tokens, 0 or more, at most 1e+12, got"),
         ({"tokens": 1001}, "cost must be at most 1000 of 'tokens', got 1001"),
     ]
     url = "http://127.0.0.1:1/"

@@ -154,7 +154,7 @@ def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
         raise ValueError(
             "each line of --requests has its own method and body: leave out --request and --data"
         )
-    return JsonReader(sending.headers, limits.resources, limits.keyed)
+    return JsonReader(sending.headers, [*limits.resources], limits.keyed)
 
 
 @dataclass(slots=True)

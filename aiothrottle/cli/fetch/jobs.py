@@ -8,15 +8,15 @@ No problem quotes a header or a body, which may be secret.
 
 import argparse
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, cast
 
 from multidict import CIMultiDict
 from yarl import URL
 
-from aiothrottle._checks import check_number, shown
-from aiothrottle.amounts import MOST
+from aiothrottle._checks import shown
+from aiothrottle.amounts import check_cost, read_cost
 from aiothrottle.cli.addresses import LONGEST, Address, read_address
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.results import Id, digest, identity
@@ -111,7 +111,7 @@ class JsonReader:
     """
 
     headers: Mapping[str, str]
-    resources: Collection[str]
+    resources: Sequence[str]
     keyed: bool
     #: The most bytes of a line. A prompt with an image is long.
     longest: ClassVar[int] = 16 << 20
@@ -138,7 +138,7 @@ class JsonReader:
                 job = job._replace(id=own, number=None)
             request, throttle = self._request(address, fields), self._throttle(fields)
         except (TypeError, ValueError) as error:
-            return job._replace(problem=str(error))
+            return job._replace(problem=f"{error!s:.300}")  # a wrong cost may be long
         return job._replace(request=request, throttle=throttle)
 
     def _id(self, fields: Mapping[str, Any]) -> Id | None:
@@ -180,21 +180,15 @@ class JsonReader:
         return throttle or None
 
     def _check_cost(self, cost: object) -> None:
-        if not self.resources:
-            if isinstance(cost, dict):
-                raise TypeError(
-                    "cost must be a number, as the limits name no resources; "
-                    "or name them, such as --rate tokens=200000/min"
-                )
-            check_number("cost", cost, "tokens", most=MOST)
-            return
-        names = ", ".join(self.resources)
-        if not isinstance(cost, dict):
-            raise TypeError(f"cost must be an object of {names}, got {shown(cost):.100}")
-        for name, tokens in cast("dict[str, object]", cost).items():
-            if name not in self.resources:
-                raise ValueError(f"cost may name {names}, got {shown(name):.100}")
-            check_number(f"the cost in {name}", tokens, "tokens", most=MOST)
+        if self.resources:
+            read_cost(cost, self.resources)
+        elif isinstance(cost, dict):
+            raise TypeError(
+                "cost must be a number, as the limits name no resources; "
+                "or name them, such as --rate tokens=200000/min"
+            )
+        else:
+            check_cost(cost)
 
 
 Reader: TypeAlias = UrlReader | JsonReader
