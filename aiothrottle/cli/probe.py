@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import aiohttp
 from yarl import URL
@@ -56,7 +57,7 @@ from aiothrottle.cli.output import (
 )
 from aiothrottle.cli.progress import Display
 from aiothrottle.cli.search import LONGEST_WAIT, Reply, Search, Tried
-from aiothrottle.headers import Policy, ServerLimits, parse_rate_limit, profile_for
+from aiothrottle.headers import Policy, parse_rate_limit, profile_for
 
 _MOST = 2_000
 # Seconds. After a rest the server may just be closing an idle connection.
@@ -130,35 +131,17 @@ class NoResponse(Exception):  # noqa: N818 - what happened
     """A request had no response; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The response to one request."""
-
-    status: int
-    limits: ServerLimits
-    location: str | None = None
-
-    def is_throttled(self, usual: int) -> bool:
-        """Return whether the request was throttled.
-
-        Args:
-            usual: The status of the first request. nginx, Apache and Django throttle with 503 or
-                403, which mean it if the same request was answered otherwise before.
-        """
-        return self.limits.throttled or (self.status in MAY_THROTTLE and self.status != usual)
-
-
 class Probe:
     """One probe: it sends, and prints each finding as it comes, or one document at the end.
 
     Attributes:
-        answer: The response to the first request.
+        reply: The response to the first request.
         burst: What was observed until a request was throttled; None: it was not searched.
         tried: The last try of the search; None: there was none.
         advice: The limiter to use; None: no limit is known.
     """
 
-    answer: Answer
+    reply: Reply
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -213,8 +196,12 @@ class Probe:
 
     # ---- the requests
 
-    async def _send(self, session: aiohttp.ClientSession) -> Answer:
+    async def _send(self, session: aiohttp.ClientSession, usual: int | None = None) -> Reply:
         """Send the request once, and parse the limits in the response.
+
+        Args:
+            session: Sends it.
+            usual: The status of the first request; None: this is the first.
 
         Raises:
             NoResponse: There is no response, or none in time.
@@ -237,35 +224,36 @@ class Probe:
             body if response.status >= LEAST_ERROR else None,
             self._profile,
         )
-        return Answer(response.status, limits, response.headers.get("Location"))
+        # nginx, Apache and Django throttle with 503 or 403, which mean it if the same request was
+        # answered otherwise before.
+        throttled = limits.throttled or (
+            response.status in MAY_THROTTLE and usual not in {None, response.status}
+        )
+        location = response.headers.get("Location")
+        return Reply(throttled, limits.retry_after, response.status, limits, location)
 
     async def _investigate(self, session: aiohttp.ClientSession) -> None:
         """Send what is wanted, and tell each finding as it comes."""
         began_at = time.monotonic()
-        self.answer = answer = await self._send(session)
+        self.reply = first = await self._send(session)
         self._tell(self._announcement())
-        rates = tuple(reported(answer.limits))
+        rates = tuple(reported(first.limits))
         self.advice = Advice(rates) if rates else None
         if not self._options.find_limit:
             return
-        if answer.limits.throttled:
+        if first.throttled:
             self._tell(["The limit was not searched: try again later."])
             return
         self.burst = burst = await self._find_burst(session, began_at)
         self._tell(self._seen(burst))
         if not burst.throttled:
             return
-
-        async def send() -> Reply:
-            reply = await self._send(session)
-            return Reply(reply.is_throttled(answer.status), reply.limits.retry_after)
-
         display = Display(sys.stderr)
         search = Search(
-            send,
+            partial(self._send, session, first.status),
             left=self._most - burst.sent,
             at_once=self._at_once,
-            reported=tuple(reported(answer.limits, estimated=False)),
+            reported=tuple(reported(first.limits, estimated=False)),
             progress=lambda step: display.show([(f"{self._answered} requests; {step}", "")]),
         )
         with display.drawing():
@@ -285,15 +273,14 @@ class Probe:
         Raises:
             ExceptionGroup: Of `NoResponse`.
         """
-        sent, throttled = 0, list[Answer]()
+        sent, throttled, usual = 0, list[Reply](), self.reply.status
         while sent < self._most and not throttled:
             batch = min(self._at_once, self._most - sent)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._send(session)) for _ in range(batch)]
+                tasks = [group.create_task(self._send(session, usual)) for _ in range(batch)]
             sent += batch
-            answers = [task.result() for task in tasks]
-            throttled = [it for it in answers if it.is_throttled(self.answer.status)]
-        waits = [it.limits.retry_after for it in throttled]
+            throttled = [reply for task in tasks if (reply := task.result()).throttled]
+        waits = [reply.retry_after for reply in throttled]
         by_status = throttled and not throttled[0].limits.throttled
         return Sighting(
             admitted=1 + sent - len(throttled),
@@ -308,11 +295,11 @@ class Probe:
 
     def _announcement(self) -> Iterator[str]:
         """Yield what the first response says."""
-        answer, limits = self.answer, self.answer.limits
+        reply, limits = self.reply, self.reply.limits
         vendor = f", read by the profile of {self._profile.name}" if self._profile else ""
-        yield f"Status {answer.status}{vendor}."
-        if answer.location is not None:
-            target = without_credentials(answer.location)
+        yield f"Status {reply.status}{vendor}."
+        if reply.location is not None:
+            target = without_credentials(reply.location)
             yield f"It redirects to {target}: you may want to probe that URL."
         if limits.throttled:
             when = "" if limits.retry_after is None else f", for {number(limits.retry_after, 6)} s"
@@ -378,15 +365,14 @@ class Probe:
     # ---- the findings as a document
 
     def _document(self) -> dict[str, object]:
-        answer, burst, tried, advice = self.answer, self.burst, self.tried, self.advice
+        reply, burst, tried, advice = self.reply, self.burst, self.tried, self.advice
         return {
             "url": without_credentials(str(self._options.url)),
-            "status": answer.status,
-            "location": answer.location and without_credentials(answer.location),
+            "status": reply.status,
+            "location": reply.location and without_credentials(reply.location),
             "profile": self._profile and self._profile.name,
-            "throttled": answer.limits.throttled,
-            "retry_after": answer.limits.retry_after,
-            "reported": [chosen(it, *_REPORTED) for it in policies_of(answer.limits)],
+            **chosen(reply, "throttled", "retry_after"),
+            "reported": [chosen(it, *_REPORTED) for it in policies_of(reply.limits)],
             "burst": burst and chosen(burst, "admitted", "seconds", "throttled", "retry_after"),
             "tried": tried and chosen(tried, "passed", "sent", "throttled", "seconds"),
             "limiter": advice and chosen(advice, "rates", "burst", "guard", "python"),

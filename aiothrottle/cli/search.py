@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aiothrottle._checks import number
+from aiothrottle._statuses import TOO_MANY_REQUESTS
 from aiothrottle.cli.advice import Advice, Sighting, readable_rate
 from aiothrottle.errors import ThrottleTimeout
+from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 
@@ -56,10 +58,13 @@ _SLOWER, _FALLBACKS = 0.85, 10
 
 
 class Reply(NamedTuple):
-    """What the search needs of a response."""
+    """A response: what a search needs of it, and what is printed."""
 
     throttled: bool
     retry_after: float | None = None
+    status: int = TOO_MANY_REQUESTS
+    limits: ServerLimits = ServerLimits()
+    location: str | None = None
 
 
 class Tried(NamedTuple):
