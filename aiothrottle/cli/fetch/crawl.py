@@ -25,7 +25,7 @@ from aiothrottle.cli.fetch.requests import Proxies, credentials_for, headers_for
 from aiothrottle.cli.fetch.results import Record, Results, described
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
-from aiothrottle.events import Event, Throttled
+from aiothrottle.events import Event, Paused, Throttled
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.statistics import Waits
@@ -138,7 +138,7 @@ class Crawl:
     tally: Tally = field(default_factory=Tally, init=False)
     _works: list[_Work] = field(default_factory=list[_Work], init=False)
     _stopping: bool = field(default=False, init=False)
-    _throttling: dict[Hashable, None] = field(default_factory=dict[Hashable, None], init=False)
+    _pauses: dict[Hashable, float] = field(default_factory=dict[Hashable, float], init=False)
     _ended_by: StoreUnavailable | None = field(default=None, init=False)
     _adapter: SessionAdapter = field(init=False)
     _loop: RetryLoop[Call, ClientResponse] = field(init=False)
@@ -181,10 +181,13 @@ class Crawl:
                 work.task.cancel()
 
     def _observe(self, event: Event) -> None:
-        """Count a throttled request, by whatever status or body the server throttles."""
-        if isinstance(event, Throttled):
-            self.tally.throttled += 1
-            self._throttling[event.key] = None
+        match event:
+            case Throttled():  # by whatever status or body
+                self.tally.throttled += 1
+            case Paused(key=key, seconds=seconds):
+                self._pauses[key] = time.monotonic() + seconds
+            case _:
+                pass
 
     @property
     def in_flight(self) -> int:
@@ -194,19 +197,9 @@ class Crawl:
     @property
     def pauses(self) -> tuple[int, float]:
         """The number of paused limiters, and the seconds left of the longest pause."""
-        limiter = self.limiter
-        if isinstance(limiter, RateLimiter):
-            seconds = limiter.statistics().paused_for
-            return int(seconds > 0), seconds
-        # Only hosts that throttled are paused. There may be millions of hosts, so only those are
-        # checked, and dropped when their pause ends.
-        pauses = {
-            host: limiter.statistics(host).paused_for
-            for host in self._throttling
-            if host in limiter
-        }
-        self._throttling = {host: None for host, seconds in pauses.items() if seconds > 0}
-        return len(self._throttling), max(pauses.values(), default=0.0)
+        now = time.monotonic()
+        self._pauses = {key: end for key, end in self._pauses.items() if end > now}
+        return len(self._pauses), max(self._pauses.values(), default=now) - now
 
     @property
     def limits(self) -> tuple[float | None, int | None]:
