@@ -105,12 +105,11 @@ WRONG = [
     ("fetch http://a/ -o no/such/out", "no/such/out cannot be written: No such file"),
     ("fetch http://a/ -o .", ". cannot be written: Is a directory"),
     ("fetch http://a/ --output-dir /dev/null", "/dev/null is no folder to write to"),
-    ("fetch -i {file} -o {file}", "--input-file and --output are the same file"),
-    ("fetch --requests {file} -o {file}", "--requests and --output are the same file"),
+    ("fetch -i {file} -o {file}", "--output, too: name another output"),
+    ("fetch --requests {file} -o {file}", "--output, too: name another output"),
     ("fetch http://a/ -q -v", "--quiet and --verbose: give one of them"),
     ("fetch http://a/ -H 'no colon'", "-H/--header: must be 'Name: value'"),
     ("fetch http://a/ -X 'GET /'", "must be a method such as GET"),
-    ("fetch http://a/ -d @no/such/file", "no/such/file cannot be read"),
     ("fetch http://a/ --rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),
     (
         "fetch http://a/ --rate 5/s --burst 6",
@@ -133,7 +132,7 @@ WRONG = [
     ("fetch http://a/ --max-filesize big", "must be a number of bytes such as 100k"),
     # Lists of requests, and named rates.
     ("fetch --requests jobs http://a/", "--requests is the whole list: leave out URLs"),
-    ("fetch --requests jobs -d x", "each line of --requests has its own method and body"),
+    ("fetch --requests jobs -X put", "each line of --requests has its own method: leave"),
     ("fetch http://a/ --rate tokens=fast", "--rate: cannot read 'fast' as a rate"),
     ("fetch http://a/ --rate =5/s", "--rate: must be a rate such as 10/s, or with its"),
     ("fetch http://a/ --rate 5/s --rate tokens=9/s", "only some of the rates of --rate name a"),

@@ -14,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from aiothrottle.cli.fetch.requests import Proxies, proxies_of_environment
-from tests.cli.conftest import Command, Serve
+from tests.cli.conftest import Command, Jobs, Serve
 from tests.cli.handlers import Seen, always, by_path, noting, to, urls_of
 from tests.support.background import ENVIRONMENT, in_thread, start
 
@@ -191,15 +191,18 @@ def sent(seen: list[Seen]) -> list[tuple[str, str | None, str | None]]:
     return [(it.path, it.headers.get("Authorization"), it.headers.get("Cookie")) for it in seen]
 
 
-def test_secrets_are_sent_to_the_first_origin_only(fetch: Command, serve: Serve) -> None:
+def test_secrets_are_sent_to_the_first_origin_only(
+    fetch: Command, serve: Serve, jobs: Jobs
+) -> None:
     """Origins that differ only in their port, like an API and another service on its host."""
     seen, seen_there = list[Seen](), list[Seen]()
     other = serve(noting(seen_there))
     server = serve(noting(seen, by_path({"a": to("/b"), "b": to(f"{other.url}there")})))
     credentials = basic("m\u00e9:p:ss")
-    secrets = ["-H", f"Authorization: {credentials}", "-H", "Cookie: id=1", "-d", "secret"]
+    secrets = ["-H", f"Authorization: {credentials}", "-H", "Cookie: id=1", "-H", "X-Mine: secret"]
     harmless = ["-H", "Accept: a/b", "-H", "User-Agent: me"]
-    assert fetch(f"{server.url}a", "-L", *secrets, *harmless, "-H", "X-Mine: secret").status == 0
+    listed = jobs({"url": f"{server.url}a", "data": "secret"})
+    assert fetch("--requests", listed, "-L", *secrets, *harmless).status == 0
     assert sent(seen) == [("/a", credentials, "id=1"), ("/b", credentials, "id=1")]
     (there,) = seen_there
     assert (there.method, there.path, there.body) == ("GET", "/there", "")

@@ -56,7 +56,7 @@ def test_signal_finishes_what_is_in_flight_and_follows_no_redirect(serve: Serve,
 
     server = serve(respond)
     urls = urls_of(server, ["final", "moved", *map(str, range(98))])
-    with start("fetch", *urls, "-L", "-d", "x", "-o", str(out), "--rate", "5/min") as fetch:
+    with start("fetch", *urls, "-L", "-X", "POST", "-o", str(out), "--rate", "5/min") as fetch:
         until_sent(server, 5)
         fetch.terminate()  # Ctrl-C does the same
         _, messages = fetch.communicate(timeout=60)

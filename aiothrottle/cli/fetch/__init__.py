@@ -104,6 +104,11 @@ class Lists:
         if not all(map(str.strip, self.urls)):  # as of a variable that is not set
             raise ValueError("a URL is empty")
 
+    @property
+    def files(self) -> list[str]:
+        """The files of the lists."""
+        return self.input_file if self.requests is None else [self.requests]
+
     def open(self) -> list[Source]:
         """Open all: the arguments in their order, then the files.
 
@@ -111,8 +116,7 @@ class Lists:
             OSError: One cannot be opened.
         """
         urls = [open_source("-") if url == "-" else source_of(url) for url in self.urls]
-        files = self.input_file if self.requests is None else [self.requests]
-        return [*urls, *map(open_source, files)]
+        return [*urls, *map(open_source, self.files)]
 
 
 def _run(
@@ -123,15 +127,13 @@ def _run(
     saved: Saved,
     messages: Messages,
 ) -> int:
-    if not (lists.urls or lists.input_file or lists.requests):
+    if not (lists.urls or lists.files):
         if os.isatty(0):
             parser.error("no URLs: give some, or a list by --input-file or on standard input")
         lists.input_file = ["-"]
     try:
-        for name in lists.input_file:
-            saved.check("--input-file", name)
-        if lists.requests is not None:
-            saved.check("--requests", lists.requests)
+        for name in lists.files:
+            saved.check(name)
         # All that may be wrong with the options, before a file is opened.
         reader, options = _reader(lists, limits, sending), limits.options(sending.retry)
         proxies, sources, results = proxies_of_environment(), lists.open(), saved.open()
@@ -149,11 +151,9 @@ def _run(
 def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
     """Return the reader of the list."""
     if lists.requests is None:
-        return UrlReader(sending.method_of_all, sending.headers, sending.data)
-    if sending.method is not None or sending.data is not None:
-        raise ValueError(
-            "each line of --requests has its own method and body: leave out --request and --data"
-        )
+        return UrlReader(sending.method or "GET", sending.headers)
+    if sending.method is not None:
+        raise ValueError("each line of --requests has its own method: leave out --request")
     return JsonReader(sending.headers, [*limits.resources], limits.keyed)
 
 

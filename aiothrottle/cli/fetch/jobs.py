@@ -23,7 +23,7 @@ from aiothrottle.cli.fetch.results import Id, digest, identity
 from aiothrottle.cli.options import header, method
 from aiothrottle.hooks import Throttle
 
-FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
+_FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
 _FIELDS = ("url", "method", "headers", "json", "data", "cost", "key", "id")
 # They would contradict the body, and its end would be taken for the next request.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
@@ -70,7 +70,6 @@ class UrlReader:
 
     method: str
     headers: Mapping[str, str]
-    data: bytes | None
     #: The most bytes of a line.
     longest: ClassVar[int] = LONGEST
 
@@ -93,7 +92,7 @@ class UrlReader:
         has_credentials = address.url.raw_user is not None or address.url.raw_password is not None
         return Job(
             address.shown,
-            Request(self.method, address.url, self.headers, self.data),
+            Request(self.method, address.url, self.headers),
             number=line.place if has_credentials else None,
         )
 
@@ -259,7 +258,7 @@ def _body(fields: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
     if data is not None and document is not None:
         raise ValueError("has both json and data: give one of them")
     if data is not None:
-        return data.encode(), FORM  # as of --data
+        return data.encode(), _FORM  # as curl does
     if document is None:
         return None, None
     try:

@@ -4,13 +4,10 @@ Each step of a chain of redirects is a request of its own, and takes a token of 
 redirects are followed here and not by aiohttp, which treats a chain as one request.
 """
 
-import argparse
 import base64
 import ipaddress
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 from urllib.request import getproxies_environment
 
@@ -18,7 +15,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle.cli.addresses import url_of
-from aiothrottle.cli.fetch.jobs import FORM, Request
+from aiothrottle.cli.fetch.jobs import Request
 from aiothrottle.cli.options import (
     duration,
     flag,
@@ -37,24 +34,13 @@ _RETRIED = frozenset({408, 429, *range(500, 600)} - {501, 505, 510, 511})
 _UNSAFE = ("POST", "PATCH")
 
 
-def _data(text: str) -> bytes:
-    if not text.startswith("@"):
-        return os.fsencode(text)
-    try:
-        return Path(text[1:]).read_bytes()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
-
-
 @dataclass(kw_only=True)
 class Sending:
     """What is sent, how often, and how it is connected.
 
     Attributes:
-        method: (default: GET, or POST with --data)
+        method: of all requests (default: GET)
         header: a header to send; may be repeated (default: none)
-        data: a body to send, by POST unless -X says otherwise; @FILE sends the content of a file
-            (default: none)
         location: follow redirects; each step keeps to the limits of its host, and another origin
             gets no body and no header that may be secret (default: a redirect is the result)
         max_redirs: maximum number of redirects for a URL (default: %(default)s)
@@ -70,7 +56,6 @@ class Sending:
 
     method: str | None = option("-X --request METHOD", method)
     header: list[tuple[str, str]] = option("-H 'NAME: VALUE'", header)
-    data: bytes | None = option("-d DATA", _data)
     location: bool = flag("-L")
     max_redirs: int = option("N", whole_number(1000), 50)
     retries: int = option("--retry N", whole_number(1000, least=0), 4)
@@ -80,17 +65,9 @@ class Sending:
     insecure: bool = flag("-k")
 
     @property
-    def method_of_all(self) -> str:
-        """The method of all requests of a list of URLs."""
-        return self.method or ("GET" if self.data is None else "POST")
-
-    @property
     def headers(self) -> CIMultiDict[str]:
         """The headers of all requests."""
-        headers = CIMultiDict(dict(self.header))
-        if self.data is not None:
-            headers.setdefault("Content-Type", FORM)  # as curl does
-        return headers
+        return CIMultiDict(dict(self.header))
 
     @property
     def retry(self) -> Retry:

@@ -192,7 +192,7 @@ class Saved:
         if self.resume and self.output is None and self.output_dir is None:
             raise ValueError("--resume needs a file to continue: give --output or --output-dir")
 
-    def check(self, option_: str, name: str) -> None:
+    def check(self, name: str) -> None:
         """Reject a list that is the output.
 
         Raises:
@@ -200,7 +200,7 @@ class Saved:
         """
         with contextlib.suppress(OSError):  # one of them does not exist
             if self.output is not None and self.output.samefile(name):
-                raise ValueError(f"{option_} and --output are the same file: name another output")
+                raise ValueError(f"the list {name} is --output, too: name another output")
 
     def open(self) -> "Results":
         """Open the output, and the folder.
