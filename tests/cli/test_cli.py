@@ -124,7 +124,7 @@ WRONG = [
     ("fetch http://a/ --guard 1", "--guard stretches the period of a rate"),
     (
         "fetch http://a/ --rate 9/min --per-host 1/250ms --guard 1",
-        "--guard 1 is longer than the period of 1/0.25s: give 0.25 at the most",
+        "guard must be at most the period of the rate, 0.25 s, got 1",
     ),
     ("fetch http://a/ --retries -1", "must be a whole number from 0"),
     ("fetch http://a/ --max-time soon", "must be a number of seconds"),

@@ -212,7 +212,9 @@ class Limits:
                 "too, such as --per-host requests=5/s"
             )
         self._check_burst()
-        self._check_guard()
+        if self.guard is None:
+            self.guard = usual_guard(each.rate for each in chain(*self.rate, *self.per_host))
+        self._make(None)  # which checks the rest
 
     def _check_burst(self) -> None:
         """Reject a burst that a rate never admits, or that no rate bounds."""
@@ -227,15 +229,6 @@ class Limits:
                 raise ValueError(
                     f"--burst {self.burst} is more than {option_} {least} admits at once: give "
                     f"{number(least.limit)} at the most"
-                )
-
-    def _check_guard(self) -> None:
-        """Reject a guard that is longer than a period."""
-        for each in chain(*self.rate, *self.per_host):
-            if self.guard is not None and self.guard > each.rate.period:
-                raise ValueError(
-                    f"--guard {number(self.guard)} is longer than the period of {each.rate}: give "
-                    f"{number(each.rate.period)} at the most"
                 )
 
     @property
@@ -286,14 +279,9 @@ class Limits:
         # No request is charged more than the least limit before its response.
         most = [max(1, int(limits[resource])) for resource in resources]
         own = make(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
-        return Options(
-            cost=own["cost"],
-            settle=own["settle"],
-            retry=replace(
-                own["retry"], attempts=base.attempts, max_retry_after=base.max_retry_after
-            ),
-            profiles=[replace(headers, hosts=("*",))],
-        )
+        retry = replace(own["retry"], attempts=base.attempts, max_retry_after=base.max_retry_after)
+        profiles = [replace(headers, hosts=("*",))]
+        return Options(cost=own["cost"], settle=own["settle"], retry=retry, profiles=profiles)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Limiters]:
@@ -332,15 +320,11 @@ class Limits:
         """Return the arguments of a limiter about its rates."""
         if not rates:
             return {"guard": 0.0}
-        guard = self.guard
-        if guard is None:
-            guard = usual_guard(each.rate for each in chain(*self.rate, *self.per_host))
         # The budgets of language models trickle back all the time.
         algorithm = None if self.profile is None else TokenBucket
-        rated: dict[str, Any] = {"rate_limit": rates, "burst": self.burst}
-        if isinstance(rates, Mapping) and self.burst is not None:
-            rated["burst"] = {REQUESTS: self.burst}
-        return {**rated, "guard": guard, "algorithm": algorithm}
+        bounds_requests = isinstance(rates, Mapping) and self.burst is not None
+        burst = {REQUESTS: self.burst} if bounds_requests else self.burst
+        return {"rate_limit": rates, "burst": burst, "guard": self.guard, "algorithm": algorithm}
 
 
 # ---- stores --------------------------------------------------------------------------------------
