@@ -144,18 +144,14 @@ class Run:
         return " and ".join(wrong) or None
 
 
-def run_demo(terms: Terms, limiter: RateLimiter | None = None) -> int:
+def run_demo(terms: Terms) -> int:
     """Crawl three times, print the numbers of the server, and return the exit status.
-
-    Args:
-        terms: The limits of the server, and the size of the crawl.
-        limiter: Replaces the limiter that keeps to the terms, to test a wrong one.
 
     Returns:
         0 if aiothrottle's crawl found every page and no request was throttled, and the picture,
         if any, was written; else 1.
     """
-    runs = asyncio.run(_compare(terms, limiter))
+    runs = asyncio.run(_compare(terms))
     complaint = runs[-1].complaint()
     if terms.json:
         print_document(_document(terms, runs))
@@ -176,19 +172,17 @@ def run_demo(terms: Terms, limiter: RateLimiter | None = None) -> int:
 # ---- the crawls ----------------------------------------------------------------------------------
 
 
-async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
+async def _compare(terms: Terms) -> list[Run]:
     """Crawl a new server with each crawler."""
     if not terms.json:
         # Printed inside asyncio.run, where Ctrl-C is a cancellation from the first line on.
         print_texts(_introduction(terms))
-    keeper = limiter or RateLimiter(
-        terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard
-    )
+    limiter = RateLimiter(terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard)
     free, plain = contextlib.nullcontext(), aiohttp.ClientSession
     crawlers: list[tuple[str, Callable[[], Session], Gate]] = [
         ("no limiter", plain, free),
         (f"semaphore of {terms.concurrency}", plain, asyncio.Semaphore(terms.concurrency)),
-        ("aiothrottle", partial(ThrottledSession, keeper), free),
+        ("aiothrottle", partial(ThrottledSession, limiter), free),
     ]
     runs: list[Run] = []
     for name, open_session, gate in crawlers:

@@ -94,17 +94,6 @@ class Meter:
         return [part for part in parts if part[0]]
 
 
-def percentiles(latency: tuple[float, float]) -> str:
-    """Format the median and the 95th percentile of latencies in seconds.
-
-    >>> percentiles((0.00312, 1.26))
-    'p50 3.1 ms, p95 1.3 s'
-    """
-    # Two digits: the histogram is off by an eighth.
-    median, most = (duration(each, 2) for each in latency)
-    return f"p50 {median}, p95 {most}"
-
-
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Run a coroutine in a task while the block runs."""

@@ -195,15 +195,12 @@ def _document(world: World, clients: Clients, outcomes: Mapping[str, Outcome]) -
         "outcomes": [
             {
                 "name": name,
-                "sent": outcome.sent,
-                "throttled": outcome.throttled,
+                **chosen(outcome, "sent", "throttled", "fairness", "given_up"),
                 "used": outcome.utilisation,
                 "wait_mean": _known(outcome.waits.mean),
                 "wait_p50": _known(outcome.waits.p50),
                 "wait_p99": _known(outcome.waits.p99),
                 "most_in_period": outcome.greatest_count,
-                "fairness": outcome.fairness,
-                "given_up": outcome.given_up,
             }
             for name, outcome in outcomes.items()
         ],

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from aiothrottle import Rate, RateLimiter
+from aiothrottle.cli import demo
 from aiothrottle.cli.demo import Terms, run_demo
 from aiothrottle.cli.output import Panel
 from tests.cli.conftest import Command
@@ -63,7 +64,12 @@ def test_failed_crawl_has_its_problem(
     monkeypatch.setattr(Terms, "patience", 0.1)
     terms = Terms(rate=Rate(10, 0.2), pages=12, json=as_json)
     # Pages that are throttled are asked for again after a second.
-    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
+
+    def without_rate(*_: object, **__: object) -> RateLimiter:
+        return RateLimiter(concurrency_limit=8)
+
+    monkeypatch.setattr(demo, "RateLimiter", without_rate)
+    assert run_demo(terms) == 1
     printed, complaint = capsys.readouterr()
     assert complaint.startswith("\naiothrottle's crawl failed: ")
     for problem in ("of 12 pages are missing", "requests were throttled"):

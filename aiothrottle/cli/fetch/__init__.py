@@ -150,11 +150,12 @@ def _run(
 
 def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
     """Return the reader of the list."""
+    headers = dict(sending.header)
     if lists.requests is None:
-        return UrlReader(sending.method or "GET", sending.headers)
+        return UrlReader(sending.method or "GET", headers)
     if sending.method is not None:
         raise ValueError("each line of --requests has its own method: leave out --request")
-    return JsonReader(sending.headers, [*limits.resources], limits.keyed)
+    return JsonReader(headers, [*limits.resources], limits.keyed)
 
 
 @dataclass(slots=True)
@@ -231,7 +232,7 @@ class Run:
         if caught:
             report.say(f"Interrupted{rest}.")
             return 128 + caught[0]
-        report.besides(len(output.done))
+        report.besides(output.done.total())
         return Status.FAILURES if crawl.tally.failed else Status.FETCHED
 
     def _client(self) -> aiohttp.ClientSession:

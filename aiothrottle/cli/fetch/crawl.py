@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import ClientResponse
 from yarl import URL
 
+from aiothrottle._checks import duration
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Admission
@@ -72,13 +73,15 @@ class Tally:
         if len(recent) >= _RECENT:
             self._latencies.count_recent()
 
-    def latency(self) -> tuple[float, float] | None:
-        """Return the median and the 95th percentile of the latencies; None: there are none."""
-        latencies = self._latencies
-        latencies.count_recent()
-        if not latencies.count:
-            return None
-        return latencies.percentile(0.5, at_once=0), latencies.percentile(0.95, at_once=0)
+    def latency(self) -> str:
+        """Return the median and the 95th percentile of the latencies; "": there are none."""
+        waits = self._latencies
+        waits.count_recent()
+        if not waits.count:
+            return ""
+        # Two digits: the histogram is off by an eighth.
+        median, most = (duration(waits.percentile(part, at_once=0), 2) for part in (0.5, 0.95))
+        return f"p50 {median}, p95 {most}"
 
     def count(self, record: Record) -> None:
         """Count a finished URL."""
@@ -227,7 +230,7 @@ class Crawl:
 
     async def _handle(self, work: _Work, line: Line) -> None:
         output, job = self.results.output, work.job
-        if output.done.take(job.identity):
+        if output.take(job.identity):
             self.tally.skipped += 1
             return
         work.record = record = Record(url=job.url, id=job.id, number=job.number)

@@ -136,7 +136,7 @@ class JsonReader:
             if (own := self._id(fields)) is not None:
                 job = job._replace(id=own, number=None)
             request, throttle = self._request(address, fields), self._throttle(fields)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, argparse.ArgumentTypeError) as error:
             return job._replace(problem=f"{error!s:.300}")  # a wrong cost may be long
         return job._replace(request=request, throttle=throttle)
 
@@ -246,10 +246,7 @@ def _method(fields: Mapping[str, Any], body: bytes | None) -> str:
     name = _text(fields, "method")
     if name is None:
         return "GET" if body is None else "POST"
-    try:
-        return method(name)
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"method {error}") from None
+    return method(name)
 
 
 def _body(fields: Mapping[str, Any]) -> tuple[bytes | None, str | None]:

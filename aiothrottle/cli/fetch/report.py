@@ -16,7 +16,7 @@ from aiothrottle.cli.fetch.crawl import Crawl, Tally
 from aiothrottle.cli.fetch.results import Record, described
 from aiothrottle.cli.options import flag
 from aiothrottle.cli.output import printable
-from aiothrottle.cli.progress import GLANCE, Display, Meter, Part, percentiles
+from aiothrottle.cli.progress import GLANCE, Display, Meter, Part
 from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 from aiothrottle.rate import Rate
 
@@ -112,7 +112,7 @@ class Report:
             f"{tally.done} done",
             tally.failed,
             tally.throttled,
-            "" if latency is None else f"latency {percentiles(latency)}",
+            f"latency {latency}" if latency else "",
             f"{hosts}paused for {duration(math.ceil(seconds))}" if count else "",
         )
         if learned := self._learned(crawl):
@@ -188,8 +188,8 @@ def _summary(tally: Tally, seconds: float) -> Iterator[str]:
             f"{_counted(tally.requests, 'request')}, {tally.throttled} throttled by the server; "
             f"a URL waited {tally.waited / max(1, tally.done):.2f} s on average."
         )
-    if (latency := tally.latency()) is not None:
-        yield f"Latency: {percentiles(latency)}."
+    if latency := tally.latency():
+        yield f"Latency: {latency}."
     none = tally.done - tally.statuses.total()
     statuses = [f"{status}: {count}" for status, count in sorted(tally.statuses.items())]
     if tally.failed:

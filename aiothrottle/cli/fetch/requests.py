@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.request import getproxies_environment
 
-from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle.cli.addresses import url_of
@@ -63,11 +62,6 @@ class Sending:
     max_retry_after: float = option("SECONDS", positive_duration, 3600.0)
     max_time: float = option("-m SECONDS", duration, 300.0)
     insecure: bool = flag("-k")
-
-    @property
-    def headers(self) -> CIMultiDict[str]:
-        """The headers of all requests."""
-        return CIMultiDict(dict(self.header))
 
     @property
     def retry(self) -> Retry:

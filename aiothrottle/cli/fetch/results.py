@@ -316,28 +316,15 @@ _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
 
 
-class Done:
-    """The identities in the output, by their digests, as there may be millions."""
-
-    def __init__(self, identities: Iterable[str] = ()) -> None:
-        self._counts = Counter(map(digest, identities))
-
-    def take(self, identity: str) -> bool:
-        """Return whether the identity is in the output, and remove one occurrence."""
-        found = digest(identity)
-        if not self._counts[found]:
-            return False
-        self._counts[found] -= 1
-        return True
-
-    def __len__(self) -> int:
-        return self._counts.total()
-
-
 class Output:
-    """Writes lines. When `write` returns, the operating system has the whole line."""
+    """Writes lines. When `write` returns, the operating system has the whole line.
 
-    def __init__(self, descriptor: int, done: Done) -> None:
+    Args:
+        descriptor: The file, pipe or terminal.
+        done: The identities that it has, by their digests, as there may be millions.
+    """
+
+    def __init__(self, descriptor: int, done: Counter[bytes]) -> None:
         self.done = done
         self._descriptor = descriptor
         self._turn = asyncio.Lock()
@@ -345,6 +332,14 @@ class Output:
         # Even if it is a file, --resume cannot read the standard output.
         self.can_resume: bool = self._at_once and descriptor != _STANDARD_OUTPUT
         self.on_terminal: bool = os.isatty(descriptor)
+
+    def take(self, identity: str) -> bool:
+        """Return whether the output has the identity, and remove one occurrence from `done`."""
+        found = digest(identity)
+        if not self.done[found]:
+            return False
+        self.done[found] -= 1
+        return True
 
     async def write(self, line: bytes) -> None:
         """Write a line, in the order of the calls.
@@ -407,7 +402,7 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
     if path is None:
         try:
             os.write(_STANDARD_OUTPUT, b"")  # fails now if it was closed
-            return Output(_STANDARD_OUTPUT, Done())
+            return Output(_STANDARD_OUTPUT, Counter())
         except OSError as error:
             raise OutputError(f"standard output cannot be written: {error.strerror}") from error
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
@@ -426,15 +421,15 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
         raise
 
 
-def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
+def _begin(descriptor: int, path: Path, *, resume: bool) -> Counter[bytes]:
     _lock(descriptor, path)
     if not os.fstat(descriptor).st_size:
-        return Done()
+        return Counter()
     if not resume:
         raise OutputError(f"{path} is not empty: continue it with --resume, or remove it")
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         file.seek(0)
-        done = Done(_identities(file, path))
+        done = Counter(map(digest, _identities(file, path)))
         end = file.tell()
     os.ftruncate(descriptor, end)
     return done
@@ -454,9 +449,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
     """Yield the identity of each record; leave the position after the last complete one."""
-    number = 0
-    while line := file.readline():
-        number += 1
+    for number, line in enumerate(iter(file.readline, b""), 1):
         whole = line.endswith(b"\n")
         found = _identity(line) if whole else None
         if found is not None:
