@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, delay_of, read_delay, read_number
+from aiothrottle.headers.vendors import COMMON
 
 Object: TypeAlias = dict[str, object]
 
@@ -16,55 +17,13 @@ Object: TypeAlias = dict[str, object]
 _MAX_CHARACTERS = 65_536
 _MAX_NODES = 2000
 
-# In lower case, without the space after a colon. Sources: docs/reference/headers.md.
-_PHRASES = (
-    "http-problem-types#quota-exceeded",
-    "http-problem-types#temporary-reduced-capacity",
-    "http-problem-types#abnormal-usage-detected",
-    "secondary rate limit",
-    "api rate limit exceeded",
-    "abuse detection mechanism",
-    "ratelimitexceeded",
-    "throttlingexception",
-    "requestthrottled",
-    "toomanyrequestsexception",
-    "provisionedthroughputexceeded",
-    "requestlimitexceeded",
-    "request rate threshold exceeded",
-    "request_limit_exceeded",
-    "eapi:rate limit exceeded",
-    "eservice:throttled",
-    "too many visits",
-    "ip rate limit",
-    "throttlelimitexceeded",
-    "perapplicationthrottleexceeded",
-    "too many calls to this ad-account",
-)
-# Too short to be searched for inside longer text.
-_CODES = frozenset(
-    {
-        "ratelimited", "slowdown", "throttled", "maxlag", "99991400",
-        "complexity_budget_exhausted",
-    }
-)  # fmt: skip
-_CODES_UNDER = frozenset({("retcode", "10006"), ("retcode", "10018")})
+_RULES = COMMON["body"]
+_PHRASES: tuple[str, ...] = tuple(_RULES["phrases"])
+_CODES: frozenset[str] = frozenset(_RULES["codes"])
+_CODES_UNDER: frozenset[tuple[str, str]] = frozenset(map(tuple, _RULES["codes_under"]))
+_ERROR_KEYS: frozenset[str] = frozenset(_RULES["error_keys"])
+_WAITS: dict[str, float] = _RULES["waits"]
 _ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
-# Keys that report an error in a response with a status below 400.
-_ERROR_KEYS = frozenset(
-    {
-        "type", "code", "error", "errorcode", "errors", "errorstatus", "errortype", "msg",
-        "reason", "retcode", "retmsg", "throttleseconds",
-    }
-)  # fmt: skip
-# Keys of waits, with their units in seconds.
-_WAITS = {
-    "retryafter": 1.0,
-    "retryafterseconds": 1.0,
-    "retryafterms": 0.001,
-    "retryinseconds": 1.0,
-    "retrydelay": 1.0,
-    "throttleseconds": 1.0,
-}
 _PROSE = re.compile(r"(?:banned until|throttled:)\s*([0-9]{10,13})(?![0-9])", re.IGNORECASE)
 
 

@@ -1,11 +1,7 @@
-"""The limits that a response reports, as values and under construction, and which one binds."""
+"""The limits that a response reports, and which one binds."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
-
-from aiothrottle.headers.values import Memo
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """A multidict, another mapping, or pairs in the order received."""
@@ -154,78 +150,3 @@ def _tightness(policy: Policy) -> tuple[bool, float, float, float]:
         return False, remaining / quota, remaining, longest_first
     # 0 remaining is comparable even if the quota is unknown; any other remainder is not.
     return remaining > 0, 0.0, remaining, longest_first
-
-
-_REQUESTS = frozenset({"request", "requests", "req", "reqs"})
-_OTHERS = frozenset(
-    {
-        "tokens", "characters", "images", "audio", "bytes",
-        "complexity", "cost", "credits", "points", "usd", "concurrency",
-    }
-)  # fmt: skip
-# By the last word of the name of a limit. Months and years have no length.
-_WINDOWS = {
-    "second": 1.0, "secondly": 1.0,
-    "minute": 60.0, "minutely": 60.0,
-    "hour": 3600.0, "hourly": 3600.0,
-    "day": 86400.0, "daily": 86400.0,
-    "week": 604800.0, "weekly": 604800.0,
-    "month": None, "monthly": None, "year": None, "yearly": None,
-}  # fmt: skip
-_WORDS = re.compile("[^-_]+")
-
-
-def _meaning(name: str) -> tuple[str | None, float | None]:
-    words = _WORDS.findall(name.lower())
-    window = None
-    if words and words[-1] in _WINDOWS:
-        window = _WINDOWS[words.pop()]
-    if not _REQUESTS.isdisjoint(words):
-        return "requests", window
-    return None if _OTHERS.isdisjoint(words) else "-".join(words), window
-
-
-MEANINGS = Memo(_meaning)
-"""Unit and window of a limit, by its name; None: not known, the unit is most likely requests."""
-
-
-@dataclass(slots=True)
-class Record:
-    """A limit under construction, from one header or several."""
-
-    name: str | None = None
-    quota: float | None = None
-    remaining: float | None = None
-    used: float | None = None
-    reset_after: float | None = None
-    window: float | None = None
-    #: The limits with windows that a header lists beside this one.
-    listed: Sequence[Policy] = ()
-
-    def merge(self, other: "Record") -> None:
-        """Merge what another header reports: the lower numbers, and the later reset."""
-        self.quota = _pick(min, self.quota, other.quota)
-        self.remaining = _pick(min, self.remaining, other.remaining)
-        self.used = _pick(max, self.used, other.used)
-        self.reset_after = _pick(max, self.reset_after, other.reset_after)
-        self.window = _pick(max, self.window, other.window)
-        self.listed = self.listed or other.listed
-
-    def policy(self) -> Policy:
-        """Return the limit as an immutable value, with the numbers that follow from others."""
-        quota, remaining, used = self.quota, self.remaining, self.used
-        if used is not None:
-            if quota is not None and remaining is None:
-                remaining = max(0, quota - used)
-            elif quota is None and remaining:  # not 0: the used part may exceed the limit
-                quota = used + remaining
-        unit = None if self.name is None else MEANINGS[self.name][0]
-        return Policy(self.name, quota, self.window, remaining, self.reset_after, unit)
-
-
-def _pick(
-    choose: Callable[[float, float], float], one: float | None, other: float | None
-) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)

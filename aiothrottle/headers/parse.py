@@ -1,6 +1,6 @@
 """Parses a whole response: all limits, the one that binds, the wait, and whether it throttles.
 
-A dialect is a word of `_SPELLINGS` or `_LABELS`, or a line of `_OF_LIMITS` or `_WHOLE_NAMES`; and a
+A dialect is a word of the common rules in ``profiles.toml``, or a line of `_WHOLE_NAMES`; and a
 case in the corpus.
 
 Invariant: of the headers of one dialect that contradict each other the stricter one counts; nothing
@@ -30,6 +30,7 @@ from aiothrottle.headers.values import (
     read_number,
     read_wait,
 )
+from aiothrottle.headers.vendors import COMMON, profile_for
 
 _NO_LIMIT = Policy()
 _NOTHING, _THROTTLED = ServerLimits(), ServerLimits(throttled=True)
@@ -75,32 +76,12 @@ Fields: TypeAlias = dict[str, dict[str, dict[str, list[str]]]]
 Labels: TypeAlias = Mapping[str, Lines]
 """The lines of labels, by field and family."""
 
-# The endings of names for each field, after the prefix of a family.
-_SPELLINGS = {
-    "limit": "limit",
-    "remaining": "remaining",
-    "used": "used",
-    "reset": "reset",
-    "reset-after": "reset-after reset-in reset-seconds resetseconds",
-    "reset-ms": "reset-ms",
-    "reset-time": "reset-time resettime reset-at reset-date reset-timestamp",
-    "next": "next",
-    "window": "window window-size period duration interval interval-seconds renewalperiod",
-    "window-ms": "interval-milliseconds",
-    "rate": "rate",  # restify: tokens a second, of a bucket with so many as the limit
+_FIELDS: dict[str, str] = {
+    name: field for field, names in COMMON["spellings"].items() for name in names
 }
-_FIELDS = {name: field for field, names in _SPELLINGS.items() for name in names.split()}
 _DRAFTS = {"": "state", "policy": "policy"}
-_LABELS = {"scope": "scope", "global": "global"} | dict.fromkeys(
-    ("reason", "type", "problem", "resource", "name"), "reason"
-)
-# Limits with a name: headers that end with the part of a limit, and the name.
-_OF_LIMITS = {
-    "x-tokenlimit-": "tokens",
-    # hapi-rate-limit
-    "x-ratelimit-user": "user",
-    "x-ratelimit-path": "path",
-    "x-ratelimit-userpath": "user path",
+_LABELS: dict[str, str] = {
+    name: label for label, names in COMMON["labels"].items() for name in names
 }
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
@@ -110,7 +91,7 @@ _WHOLE_NAMES = {
     "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
     **{
         begin + field: _Role("limit", name, field)
-        for begin, name in _OF_LIMITS.items()
+        for begin, name in COMMON["limits"].items()
         for field in ("limit", "remaining", "reset")
     },
     "stripe-rate-limited-reason": _Role("label", "reason", ""),
@@ -349,8 +330,6 @@ def parse_response(
 def _profile(profile: Profile | str | None) -> Profile | None:
     """Return the profile, if there is one and it has an effect."""
     if isinstance(profile, str):
-        from aiothrottle.headers.vendors import profile_for
-
         profile = profile_for(profile)
     if profile is None:
         return None

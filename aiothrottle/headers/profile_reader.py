@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from aiothrottle.headers.body import Object, number_of, read_json
-from aiothrottle.headers.limits import Lines, Record
+from aiothrottle.headers.limits import Lines
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
-from aiothrottle.headers.quotas import read_record
+from aiothrottle.headers.quotas import Record, read_record
 from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window
 
 # More limits, or objects with limits, than any vendor has.

@@ -9,11 +9,12 @@ Invariant: of repeated lines the lowest number, the highest used part and the la
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from aiothrottle.headers.limits import MEANINGS, Lines, Policy, Record, binding
+from aiothrottle.headers.limits import Lines, Policy, binding
 from aiothrottle.headers.values import (
     CAP,
     MOST_ITEMS,
@@ -25,6 +26,7 @@ from aiothrottle.headers.values import (
     read_reset,
     read_window,
 )
+from aiothrottle.headers.vendors import COMMON
 
 # An unclosed quotation ends with the line: searching its end from each quote would take quadratic
 # time.
@@ -40,6 +42,69 @@ _SAME = 2.0
 # Prefixes, and resets, in their order of precedence.
 _FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
 _RESETS = ("reset-after", "reset", "reset-ms", "reset-time", "next")
+
+
+# ---- a limit under construction -----------------------------------------------------------------
+
+_REQUESTS, _OTHERS = map(frozenset, (COMMON["units"]["requests"], COMMON["units"]["others"]))
+_WINDOWS: dict[str, float] = COMMON["windows"]
+_WORDS = re.compile("[^-_]+")
+
+
+def _meaning(name: str) -> tuple[str | None, float | None]:
+    words = _WORDS.findall(name.lower())
+    window = None
+    if words and words[-1] in _WINDOWS:
+        window = _WINDOWS[words.pop()] or None
+    if not _REQUESTS.isdisjoint(words):
+        return "requests", window
+    return None if _OTHERS.isdisjoint(words) else "-".join(words), window
+
+
+MEANINGS = Memo(_meaning)
+"""Unit and window of a limit, by its name; None: not known, the unit is most likely requests."""
+
+
+@dataclass(slots=True)
+class Record:
+    """A limit under construction, from one header or several."""
+
+    name: str | None = None
+    quota: float | None = None
+    remaining: float | None = None
+    used: float | None = None
+    reset_after: float | None = None
+    window: float | None = None
+    #: The limits with windows that a header lists beside this one.
+    listed: Sequence[Policy] = ()
+
+    def merge(self, other: "Record") -> None:
+        """Merge what another header reports: the lower numbers, and the later reset."""
+        self.quota = _pick(min, self.quota, other.quota)
+        self.remaining = _pick(min, self.remaining, other.remaining)
+        self.used = _pick(max, self.used, other.used)
+        self.reset_after = _pick(max, self.reset_after, other.reset_after)
+        self.window = _pick(max, self.window, other.window)
+        self.listed = self.listed or other.listed
+
+    def policy(self) -> Policy:
+        """Return the limit as an immutable value, with the numbers that follow from others."""
+        quota, remaining, used = self.quota, self.remaining, self.used
+        if used is not None:
+            if quota is not None and remaining is None:
+                remaining = max(0, quota - used)
+            elif quota is None and remaining:  # not 0: the used part may exceed the limit
+                quota = used + remaining
+        unit = None if self.name is None else MEANINGS[self.name][0]
+        return Policy(self.name, quota, self.window, remaining, self.reset_after, unit)
+
+
+def _pick(
+    choose: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
 
 
 # ---- a number in each header ---------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The vendor profiles of the package, loaded from ``profiles.toml``, and their lookup by host."""
+"""What is loaded from ``profiles.toml``: the common rules, and the vendor profiles by host."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -18,9 +18,9 @@ _SETS = ("milliseconds", "throttled_statuses", "body_statuses")
 _Table: TypeAlias = dict[str, Any]
 
 
-def _read() -> Iterator[Profile]:
-    text = files("aiothrottle.headers").joinpath("profiles.toml").read_text(encoding="utf-8")
-    return map(_profile, tomllib.loads(text)["profile"])
+_TABLES = tomllib.loads(files("aiothrottle.headers").joinpath("profiles.toml").read_text("utf-8"))
+COMMON: _Table = _TABLES["common"]
+"""The words of servers without a profile."""
 
 
 def _profile(table: _Table) -> Profile:
@@ -52,7 +52,9 @@ def _immutable(table: _Table) -> _Table:
     return arguments
 
 
-PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _read()})
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {profile.name: profile for profile in map(_profile, _TABLES["profile"])}
+)
 """All profiles by name, read-only."""
 
 
