@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from aiothrottle.headers.limits import Lines, Policy, binding
 from aiothrottle.headers.values import (
@@ -119,9 +119,8 @@ def read_record(lines: Lines, clock: Clock) -> Record:
     """
     record = Record()
     if "limit" in lines:
-        listed: list[Policy] = []
-        record.listed = listed
-        record.quota = _least(lines["limit"], listed=listed)
+        record.quota = _least(lines["limit"])
+        record.listed = [it for line in lines["limit"] if ";" in line for it in _listed(line)]
     if "remaining" in lines:
         # Below 0 where a server counts on beyond its limit.
         below_zero = None if record.quota is None else 0
@@ -215,47 +214,37 @@ def _read_reset(lines: Lines, clock: Clock) -> float | None:
     for field in _RESETS:
         if field not in lines:
             continue
-        latest: float | None = None
-        for line in lines[field]:
-            text = in_seconds(line) if field == "reset-ms" else line
-            seconds = read_reset(text, clock)
-            if seconds is None:
-                seconds = _latest_of(text, clock)
-            if seconds is not None and (latest is None or seconds > latest):
-                latest = seconds
-        if latest is not None:
-            return latest
+        texts = map(in_seconds, lines[field]) if field == "reset-ms" else lines[field]
+        resets = [reset for text in texts if (reset := _latest(text, clock)) is not None]
+        if resets:
+            return max(resets)
     return None
 
 
-def _latest_of(text: str, clock: Clock) -> float | None:
+def _latest(text: str, clock: Clock) -> float | None:
+    whole = read_reset(text, clock)
+    if whole is not None:
+        return whole
     # Parameters mean nothing for a reset.
     bare = (_PARAMETERS.split(item, 1)[0].rstrip(" \t") for item in items(text))
-    resets = (read_reset(item, clock) for item in bare)
-    return max((seconds for seconds in resets if seconds is not None), default=None)
+    return max(
+        (reset for item in bare if (reset := read_reset(item, clock)) is not None), default=None
+    )
 
 
-def _least(
-    lines: Iterable[str], below_zero: float | None = None, *, listed: list[Policy] | None = None
-) -> float | None:
+def _least(lines: Iterable[str], below_zero: float | None = None) -> float | None:
     """Return the lowest number; of a list of quotas the one that expires next counts.
 
     Args:
         lines: The lines.
         below_zero: What a negative number means; None: nothing.
-        listed: Gets the listed limits that have a window.
     """
     least: float | None = None
     for line in lines:
         number = read_count(line)  # by far the most common
         if number is None:
-            quotas = _quotas(line)
-            number = _common(quotas)
-            if listed is not None:
-                listed += _policies(quota for quota in quotas if quota.window is not None)
-        is_negative = number is None and read_count(line.removeprefix("-")) is not None
-        if is_negative and below_zero is not None:
-            number = below_zero
+            is_negative = read_count(line.removeprefix("-")) is not None
+            number = below_zero if is_negative else _common(_QUOTAS[line])
         if number is not None and (least is None or number < least):
             least = number
     return least
@@ -264,14 +253,9 @@ def _least(
 # ---- lists of quotas -----------------------------------------------------------------------------
 
 
-class _Quota(NamedTuple):
-    text: str
-    name: str | None
-    window: float | None
-
-
-def _quotas(line: str) -> list[_Quota]:
-    quotas: list[_Quota] = []
+def _quotas(line: str) -> Sequence[Policy]:
+    """Read the items of a list; the quota of one that is no number is None."""
+    quotas: list[Policy] = []
     for item in _split(line):
         text, semicolon, rest = item.partition(";")
         name = window = None
@@ -281,8 +265,16 @@ def _quotas(line: str) -> list[_Quota]:
                 window = read_window(word)
             elif key.lower() == "name":
                 name = word or None
-        quotas.append(_Quota(text.strip(" \t"), name, window))
+        quotas.append(Policy(name, read_count(text.strip(" \t")), window))
     return quotas
+
+
+# A server sends the same list with each response.
+_QUOTAS = Memo(_quotas)
+
+
+def _listed(line: str) -> list[Policy]:
+    return [quota for quota in _QUOTAS[line] if None not in (quota.quota, quota.window)]
 
 
 def _split(line: str) -> Iterator[str]:
@@ -290,20 +282,12 @@ def _split(line: str) -> Iterator[str]:
     return (match[0] for match in matches if match[0].strip(" \t"))
 
 
-def _policies(quotas: Iterable[_Quota]) -> list[Policy]:
-    numbers = ((quota, read_count(quota.text)) for quota in quotas)
-    return [
-        Policy(quota.name, number, quota.window) for quota, number in numbers if number is not None
-    ]
-
-
-def _common(quotas: list[_Quota]) -> float | None:
+def _common(quotas: Sequence[Policy]) -> float | None:
     """Return the first number; None if numbers without a window differ, as in other lists."""
-    bare = {quota.text for quota in quotas if quota.window is None}
-    numbers = {read_count(text) for text in bare}
-    if len(numbers) > 1 or not quotas:
+    numbers = {quota.quota for quota in quotas if quota.window is None}
+    if len(numbers) > 1 or None in numbers or not quotas:
         return None
-    return read_count(quotas[0].text) if None not in numbers else None
+    return quotas[0].quota
 
 
 # ---- structured fields ---------------------------------------------------------------------------
@@ -348,7 +332,7 @@ def _of_text(text: str) -> list[Policy]:
 
     lines = text.split("\n")
     if any(line[:1].isdecimal() for line in lines):
-        return _policies(quota for line in lines for quota in _quotas(line))
+        return [it for line in lines for it in _QUOTAS[line] if it.quota is not None]
     policies: list[Policy] = []
     for name, parameters in _parse(lines):
         quota, seconds = _whole(parameters, _QUOTA), _whole(parameters, _WINDOW)
