@@ -45,7 +45,8 @@ def read_body(
     """Read a body. A wait counts only in a body about an error; `marks` are a profile's own."""
     phrases = (*_PHRASES, *map(_normal, marks)) if marks else _PHRASES
     is_error = status >= LEAST_ERROR
-    text = _text(body)
+    body = body[:_MAX_CHARACTERS]
+    text = body if isinstance(body, str) else body.decode("utf-8", "replace")
     data = read_json(text)
     if data is None:
         throttled = _marked_text(text, phrases, is_error=is_error)
@@ -75,11 +76,6 @@ def number_of(value: object) -> float | None:
         return None
     # JSON can hold 1e400, which is infinite.
     return min(value, 1e18) if 0 <= value < math.inf else None
-
-
-def _text(body: str | bytes) -> str:
-    body = body[:_MAX_CHARACTERS]
-    return body if isinstance(body, str) else body.decode("utf-8", "replace")
 
 
 def read_json(text: str) -> object:

@@ -1,7 +1,6 @@
 """Parses a whole response: all limits, the one that binds, the wait, and whether it throttles.
 
-A dialect is a word of the common rules in ``profiles.toml``, or a line of `_WHOLE_NAMES`; and a
-case in the corpus.
+A dialect is a word of the common rules in ``profiles.toml``, and a case in the corpus.
 
 Invariant: of the headers of one dialect that contradict each other the stricter one counts; nothing
 that a server sends raises. What a name means is the same in any case, and the names of a response,
@@ -85,16 +84,12 @@ _LABELS: dict[str, str] = {
 }
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
-    "date": _Role("clock", "", "date"),
-    "age": _Role("clock", "", "age"),
-    "x-amzn-errortype": _Role("label", "error", ""),
-    "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
+    **{name: _Role(*role) for name, role in COMMON["names"].items()},
     **{
         begin + field: _Role("limit", name, field)
         for begin, name in COMMON["limits"].items()
         for field in ("limit", "remaining", "reset")
     },
-    "stripe-rate-limited-reason": _Role("label", "reason", ""),
 }
 _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?", re.DOTALL)
 _OF_LIMIT = "limit|remaining|reset-after|reset|renewalperiod"
@@ -173,7 +168,6 @@ def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
 
 def _layout(claims: Callable[[str], bool] | None, names: Names) -> Layout:
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
-    has_limits = False
     for place, given in enumerate(names):
         name = given if isinstance(given, str) else _reject(given)
         is_vendors = claims is not None and claims(name)
@@ -181,7 +175,7 @@ def _layout(claims: Callable[[str], bool] | None, names: Names) -> Layout:
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)
-            has_limits = has_limits or role.kind != "clock"
+    has_limits = any(kind != "clock" for kind, _ in groups)
     return Layout(has_limits, [(*group, list(at.items())) for group, at in groups.items()])
 
 
@@ -331,11 +325,9 @@ def _profile(profile: Profile | str | None) -> Profile | None:
     """Return the profile, if there is one and it has an effect."""
     if isinstance(profile, str):
         profile = profile_for(profile)
-    if profile is None:
-        return None
-    if not isinstance(profile, Profile):
+    if not isinstance(profile, Profile | None):
         raise TypeError(f"profile must be a Profile, a host or a vendor's name, got {profile!r}")
-    return profile if profile.has_effect else None
+    return profile if profile is not None and profile.has_effect else None
 
 
 def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[Clock, bool]:
@@ -343,9 +335,7 @@ def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[C
 
     The limits in a cached response are those of the past (RFC 9111, section 4.2.3).
     """
-    clock_fields = fields["clock"].get("")
-    if not clock_fields:
-        return Clock(now), True
+    clock_fields = fields["clock"].get("", {})
     dates, ages = clock_fields.get("date", ()), clock_fields.get("age", ())
     age = max(read_number(line) or 0.0 for line in ages) if ages else 0.0
     return Clock(now, dates[0] if len(dates) == 1 else None, age, server), age == 0
@@ -386,12 +376,10 @@ def _read_limits(
         bound = vendor.unnamed.policy()
     if bound is None and len(listed) == 1:
         bound = listed[0]
-    if state is not None:
-        if bound is None:
-            bound = state
-        elif bound.reset_after is None and state.reset_after is not None:
-            bound = bound._replace(reset_after=state.reset_after)
-    return policies[:_MOST_POLICIES], bound or _NO_LIMIT
+    bound = bound or state or _NO_LIMIT
+    if bound.reset_after is None and state is not None:
+        bound = bound._replace(reset_after=state.reset_after)
+    return policies[:_MOST_POLICIES], bound
 
 
 def _matched(state: Policy, listed: list[Policy], named: list[Policy]) -> Policy:

@@ -248,25 +248,17 @@ class Profile:
     def _claims(self, header: str) -> bool:
         """Return whether only the profile reads this header."""
         header = header.lower()
-        if header in self._headers:
-            return True
-        return len(header) <= _LONGEST and any(
-            items.names.fullmatch(header) for items in self._items
-        )
+        return any(_reads(row, header) for row in self.limits)
 
     @cached_property
     def in_milliseconds(self) -> frozenset[str]:
         """The headers of `milliseconds`, in lower case."""
         return frozenset(name.lower() for name in self.milliseconds)
 
-    @cached_property
-    def _headers(self) -> frozenset[str]:
-        names = {row.header.lower() for row in self.limits if isinstance(row, Json)}
-        for row in self.limits:
-            if isinstance(row, Limit):
-                names |= row.headers
-        return frozenset(names - {""})
 
-    @cached_property
-    def _items(self) -> tuple[Items, ...]:
-        return tuple(row for row in self.limits if isinstance(row, Items))
+def _reads(row: Limit | Items | Json, header: str) -> bool:
+    if isinstance(row, Limit):
+        return header in row.headers
+    if isinstance(row, Items):
+        return len(header) <= _LONGEST and row.names.fullmatch(header) is not None
+    return header != "" and header == row.header.lower()

@@ -7,13 +7,14 @@ records; those with the same name become one limit.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, cast
 
 from aiothrottle.headers.body import Object, number_of, read_json
 from aiothrottle.headers.limits import Lines
 from aiothrottle.headers.profile import Items, Json, Limit, Profile
 from aiothrottle.headers.quotas import Record, read_record
-from aiothrottle.headers.values import CAP, Clock, in_seconds, read_count, read_reset, read_window
+from aiothrottle.headers.values import CAP, Clock, in_seconds, read_reset
 
 # More limits, or objects with limits, than any vendor has.
 _MOST = 256
@@ -73,13 +74,8 @@ def _fill_template(template: str, label_of: Callable[[str], str | None]) -> str:
 
     Braces in a value are not expanded: a server could make each value name the next one twice.
     """
-    pieces = _BRACES.split(template)  # texts and keys in turn
-    for place in range(1, len(pieces), 2):
-        word = label_of(pieces[place])
-        if word is None:
-            return ""
-        pieces[place] = word
-    return "".join(pieces)
+    words = {key: label_of(key) for key in _BRACES.findall(template)}
+    return "" if None in words.values() else _BRACES.sub(lambda key: words[key[1]] or "", template)
 
 
 # ---- headers that each hold one number -----------------------------------------------------------
@@ -113,9 +109,7 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
         if named is None:
             continue
         text = ", ".join(values)
-        for position, match in enumerate(row.each.finditer(text)):
-            if position == _MOST:
-                break
+        for position, match in enumerate(islice(row.each.finditer(text), _MOST)):
             groups = {**named.groupdict(), **match.groupdict()}
             found = {k: v for k, v in groups.items() if v}
             if row.remaining is not None or not _NUMBERS.isdisjoint(found):
@@ -123,23 +117,18 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
 
 
 def _read_item(row: Items, position: int, groups: dict[str, str], clock: Clock) -> Iterator[Record]:
-    windows = row.window[position:] if isinstance(row.window, tuple) else (row.window,)
-    window = (
-        read_window(groups["window"].lower()) if "window" in groups else next(iter(windows), None)
-    )
-    remaining = read_count(groups.get("remaining", ""))
-    reset_after = read_reset(groups.get("reset", ""), clock)
-    if row.aligned and window:
-        reset_after = window - clock.timestamp % window
+    fields = {name: [groups[name].lower()] for name in _NUMBERS & groups.keys()}
     for name in _names(row.name, position, groups):
-        yield Record(
-            name,
-            read_count(groups.get("limit", "")),
-            row.remaining if remaining is None else remaining,
-            read_count(groups.get("used", "")),
-            reset_after,
-            None if window is None else float(window),
-        )
+        record = read_record(fields, clock)
+        record.name = name
+        if record.remaining is None:
+            record.remaining = row.remaining
+        if record.window is None:
+            windows = row.window[position:] if isinstance(row.window, tuple) else (row.window,)
+            record.window = next(iter(windows), None)
+        if row.aligned and record.window:
+            record.reset_after = record.window - clock.timestamp % record.window
+        yield record
 
 
 def _names(

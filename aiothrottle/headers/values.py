@@ -239,9 +239,6 @@ def _until_epoch(number: float, clock: Clock) -> float | None:
 
 # ---- arguments -----------------------------------------------------------------------------------
 
-# Longer than any real value.
-_LONGEST = 100
-
 
 def check_text(name: str, value: object) -> None:
     """Reject anything but a str."""
@@ -283,8 +280,7 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
     """
     check_text("value", value)
     check_now(now)
-    value = value.strip()
-    return None if len(value) > _LONGEST else read_delay(value, Clock(now))
+    return read_delay(value.strip(), Clock(now))
 
 
 def read_delay(text: str, clock: Clock) -> float | None:
