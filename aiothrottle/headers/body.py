@@ -19,8 +19,7 @@ _MAX_NODES = 2000
 
 _RULES = COMMON["body"]
 _PHRASES: tuple[str, ...] = tuple(_RULES["phrases"])
-_CODES: frozenset[str] = frozenset(_RULES["codes"])
-_CODES_UNDER: frozenset[tuple[str, str]] = frozenset(map(tuple, _RULES["codes_under"]))
+_CODES: frozenset[str] = frozenset(_RULES["codes"] + _RULES["codes_under_a_key"])
 _ERROR_KEYS: frozenset[str] = frozenset(_RULES["error_keys"])
 _WAITS: dict[str, float] = _RULES["waits"]
 _ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
@@ -121,7 +120,7 @@ def _marked(key: str, node: object, phrases: Iterable[str]) -> bool:
     if not isinstance(node, str):
         return False
     code = node.lower()
-    return code in _CODES or (key, code) in _CODES_UNDER or _has_phrase(node, phrases)
+    return code in _CODES or f"{key}:{code}" in _CODES or _has_phrase(node, phrases)
 
 
 def _marked_text(text: str, phrases: Iterable[str], *, is_error: bool) -> bool:

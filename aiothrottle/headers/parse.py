@@ -75,13 +75,14 @@ Fields: TypeAlias = dict[str, dict[str, dict[str, list[str]]]]
 Labels: TypeAlias = Mapping[str, Lines]
 """The lines of labels, by field and family."""
 
-_FIELDS: dict[str, str] = {
-    name: field for field, names in COMMON["spellings"].items() for name in names
-}
+
+def _inverted(table: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    return {name: field for field, names in table.items() for name in names}
+
+
+_FIELDS = _inverted(COMMON["spellings"])
 _DRAFTS = {"": "state", "policy": "policy"}
-_LABELS: dict[str, str] = {
-    name: label for label, names in COMMON["labels"].items() for name in names
-}
+_LABELS = _inverted(COMMON["labels"])
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
     **{name: _Role(*role) for name, role in COMMON["names"].items()},
@@ -410,10 +411,9 @@ def _matched(state: Policy, listed: list[Policy], named: list[Policy]) -> Policy
 def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
     """Add the limits of the profile. For a name that exists, fill in what is missing."""
     merged = list(policies)
-    places: dict[str | None, int]
     places = {policy.name: place for place, policy in enumerate(policies) if policy.name}
     for policy in (record.policy() for record in vendor.named.values()):
-        place = places.get(policy.name)
+        place = places.get(policy.name or "")
         if place is None:
             merged.append(policy)
         else:

@@ -250,11 +250,6 @@ class Profile:
         header = header.lower()
         return any(_reads(row, header) for row in self.limits)
 
-    @cached_property
-    def in_milliseconds(self) -> frozenset[str]:
-        """The headers of `milliseconds`, in lower case."""
-        return frozenset(name.lower() for name in self.milliseconds)
-
 
 def _reads(row: Limit | Items | Json, header: str) -> bool:
     if isinstance(row, Limit):

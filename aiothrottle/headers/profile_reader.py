@@ -48,8 +48,9 @@ class Vendor:
 
 def with_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
     """Return the values, with milliseconds converted to seconds."""
+    in_milliseconds = {name.lower() for name in profile.milliseconds}
     return [
-        in_seconds(value.strip(" \t")) if name.lower() in profile.in_milliseconds else value
+        in_seconds(value.strip(" \t")) if name.lower() in in_milliseconds else value
         for name, value in zip(names, values, strict=True)
     ]
 

@@ -99,12 +99,9 @@ class Record:
         return Policy(self.name, quota, self.window, remaining, self.reset_after, unit)
 
 
-def _pick(
-    choose: Callable[[float, float], float], one: float | None, other: float | None
-) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+def _pick(choose: Callable[..., float | None], *numbers: float | None) -> float | None:
+    """Return the lowest or the highest of the numbers that are known; None: there is none."""
+    return choose((number for number in numbers if number is not None), default=None)
 
 
 # ---- a number in each header ---------------------------------------------------------------------
@@ -126,8 +123,7 @@ def read_record(lines: Lines, clock: Clock) -> Record:
         below_zero = None if record.quota is None else 0
         record.remaining = _least(lines["remaining"], below_zero)
     if "used" in lines and (record.quota is None or record.remaining is None):
-        each = (_least([line]) for line in lines["used"])
-        record.used = max((used for used in each if used is not None), default=None)
+        record.used = _pick(max, *(_least([line]) for line in lines["used"]))
     record.reset_after = _read_reset(lines, clock)
     if "window" in lines:
         record.window = read_window(lines["window"][0])
@@ -227,9 +223,7 @@ def _latest(text: str, clock: Clock) -> float | None:
         return whole
     # Parameters mean nothing for a reset.
     bare = (_PARAMETERS.split(item, 1)[0].rstrip(" \t") for item in items(text))
-    return max(
-        (reset for item in bare if (reset := read_reset(item, clock)) is not None), default=None
-    )
+    return _pick(max, *(read_reset(item, clock) for item in bare))
 
 
 def _least(lines: Iterable[str], below_zero: float | None = None) -> float | None:
