@@ -257,9 +257,7 @@ class _Part(NamedTuple):
 
     def algorithms(self, algorithm: AlgorithmLike | None, guard: float) -> list[Algorithm[Any]]:
         """Make an algorithm of each rate, and behind them that of the burst."""
-        # In an order of their own: another process may give the same rates in another order.
-        ordered = sorted(self.rates, key=lambda rate: (rate.period, rate.limit))
-        rates = [Rate(rate.limit, rate.period + guard) for rate in ordered]
+        rates = [Rate(rate.limit, rate.period + guard) for rate in self.rates]
         if self.burst is None:
             return [_apply(algorithm, rate) for rate in rates]
         bucket = TokenBucket(_fastest(rates), burst=self.burst)
@@ -394,7 +392,8 @@ def _parts(
 
 def _part(rate_limit: _Rates, burst: float | None, algorithm: AlgorithmLike | None) -> _Part:
     """Return the rates and the burst of one resource."""
-    rates = _rates(rate_limit)
+    # In an order of their own: another process may give the same rates in another order.
+    rates = sorted(_rates(rate_limit), key=lambda rate: (rate.period, rate.limit))
     if burst is not None:
         fastest = _fastest(rates)
         if burst > fastest.in_whole_tokens.limit:

@@ -194,7 +194,11 @@ class Origins:
         """Return an origin, which may be new."""
         origin = self._table.get(name)
         if origin is None:
-            origin = self._table[name] = Origin(_profile(self._own, name))
+            from aiothrottle.headers.vendors import profile_for
+
+            profile = profile_for(name, self._own)
+            has_effect = profile is not None and profile.has_effect
+            origin = self._table[name] = Origin(profile if has_effect else None)
             if len(self._table) > _MOST:
                 self._table.popitem(last=False)
         else:
@@ -256,11 +260,3 @@ class Origins:
         self._adaptive.request(state, now)
         if status is not None and status < LEAST_FAILURE:
             self._adaptive.accepted(state, now)
-
-
-def _profile(own: tuple[Profile, ...], host: str) -> Profile | None:
-    """Return the profile of a host, if there is one and it has an effect."""
-    from aiothrottle.headers.vendors import profile_for
-
-    found = profile_for(host, own)
-    return found if found is not None and found.has_effect else None
