@@ -50,8 +50,10 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
-# rates and long pauses take longer: so many requests at the most, and so many pauses.
-_SHORTEST, _LONGEST, _REQUESTS = 5.0, 30.0, 200.0
+# rates and long pauses take longer: so many requests at the most, and so many pauses. A pause of a
+# second makes the average low: then the first probe comes sooner.
+_SHORT, _LONGEST, _REQUESTS = 8.0, 30.0, 200.0
+_SHORTEST = 5.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
@@ -86,7 +88,7 @@ class RateState:
     lower: float = math.inf
     upper: float = math.inf
     #: Seconds of use from the last cut to the middle of the bounds, and those that have passed.
-    scale: float = _SHORTEST
+    scale: float = _SHORT
     used: float = 0.0
     #: Requests sent up to here belong to an event that has been counted.
     cut_at: float = -math.inf
@@ -204,7 +206,7 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            shortest = max(_SHORTEST, _FEWEST_PAUSES * pause)
+            shortest = _SHORT if pause < _WINDOW else max(_SHORTEST, _FEWEST_PAUSES * pause)
             longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
             state.was_probe = state.used > state.scale and pause <= _SHORT_PAUSE
             scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
