@@ -72,11 +72,11 @@ class Statistics:
     pauses: int = 0
     #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
-    #: Why a request with a cost of 1 would have to wait now; None: it could start. The first of
-    #: these that holds: the store does not answer, a pause or the request that goes ahead after it,
-    #: all slots are taken, the rate limit, a rate or a burst that was learned from throttled
-    #: requests, the quota that the server reported. Of a limiter above, if its own limits allow it.
-    #: With a store, None if no request waits.
+    #: Why the first waiter, or without waiters a request with a cost of 1, would have to wait now;
+    #: None: it could start. The first of these that holds: the store does not answer, a pause or
+    #: the request that goes ahead after it, all slots are taken, the rate limit, a rate or a burst
+    #: that was learned from throttled requests, the quota that the server reported. Of a limiter
+    #: above, if its own limits allow it. With a store, None if no request waits.
     bound_by: BoundBy | None = None
     #: The limit of each resource, and what is free; empty for a limiter without resources.
     resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])

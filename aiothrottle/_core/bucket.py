@@ -313,12 +313,12 @@ class LocalBucket:
         algorithm, state = requests
         return algorithm.delay(state, now, 1.0) > 0.0
 
-    def bound_by(self, now: float) -> Literal["rate", "learned burst", "quota"] | None:
-        """Return what keeps a request with a cost of 1 from starting; None: it may start."""
+    def bound_by(self, now: float, cost: float) -> Literal["rate", "learned burst", "quota"] | None:
+        """Return what keeps a request with this cost from starting; None: it may start."""
         own, state = self.own
-        if own.delay(state, now, 1.0) > 0.0:
+        if own.delay(state, now, cost) > 0.0:
             return "rate"
-        if self.bound is not None and self.bound.delay(now, 1.0) > 0.0:
+        if self.bound is not None and self.bound.delay(now, cost) > 0.0:
             return "learned burst"
         return "quota" if self.quota_delay(now, 1.0) > 0.0 else None
 

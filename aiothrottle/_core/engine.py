@@ -326,7 +326,7 @@ class Engine:
             return "pause"
         if self.semaphore.taken >= self.semaphore.slots:
             return "slots"
-        bound_by = self.bucket.bound_by(now)
+        bound_by = self.bucket.bound_by(now, self.queue.head.cost if self.queue.count else 1.0)
         if bound_by == "rate" and self.feedback is not None and self.feedback.rate is not None:
             return "learned rate"
         if bound_by is None and self.above is not None:

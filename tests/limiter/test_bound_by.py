@@ -49,6 +49,21 @@ async def test_limiter_above_is_asked_where_the_own_limits_allow_it() -> None:
     assert reason(limiter) == "pause"
 
 
+async def test_first_waiter_counts_also_above() -> None:
+    parent = RateLimiter("3/s")
+    limiter, other = RateLimiter("3/s", parent=parent), RateLimiter(parent=parent)
+    await limiter.acquire()
+    waiting = asyncio.create_task(limiter.acquire(3))
+    await turns()
+    assert (reason(limiter), reason(other)) == ("rate", None)
+    await asyncio.sleep(1)
+    await waiting
+    above = asyncio.create_task(other.acquire(3))
+    await turns()
+    assert (reason(parent), reason(other)) == ("rate", "rate")
+    await above
+
+
 async def test_resources() -> None:
     limiter = RateLimiter({"requests": "2/s", "tokens": "100/s"})
     await limiter.acquire({"tokens": 100})
