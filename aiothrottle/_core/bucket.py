@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.adaptive.rate import Pace
-from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.algorithms.composite import AllOf, PerResource
 from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
@@ -124,6 +124,8 @@ class LocalBucket:
     started: Waiter | None = None
     #: Requests whose tokens were taken, without those in `timestamps`.
     granted: int = 0
+    # Tokens that were taken before are forgotten, or were never counted: they are not refunded.
+    _counts_since: float = -math.inf
 
     def __post_init__(self, first: Algorithm[Any]) -> None:
         """Start with the algorithm of the limiter."""
@@ -230,6 +232,8 @@ class LocalBucket:
             self._refund(now, cost, waiter.at)
 
     def _refund(self, now: float, cost: float, at: float) -> None:
+        if at < self._counts_since:
+            return
         self._can.refund(self.algorithm, self.state, now, cost, at)
         if self.bound is not None:
             self.bound.refund(now, cost, at)
@@ -291,6 +295,8 @@ class LocalBucket:
     def use(self, now: float, algorithm: Algorithm[Any]) -> None:
         """Replace the own algorithm; spent tokens stay spent."""
         old, state = self.own
+        if isinstance(old, Unlimited):
+            self._counts_since = now
         if isinstance(old, AllOf) and not isinstance(algorithm, AllOf):
             (state,) = inherit(AllOf(algorithm), old, state, now)
         else:
@@ -320,11 +326,12 @@ class LocalBucket:
             return "rate"
         if self.bound is not None and self.bound.delay(now, cost) > 0.0:
             return "learned burst"
-        return "quota" if self.quota_delay(now, 1.0) > 0.0 else None
+        return "quota" if self.quota_delay(now, cost) > 0.0 else None
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
+        self._counts_since = self.clock()
         if self.bound is not None:
             self.bound.reset()
         self._adopt(algorithm, algorithm.start())

@@ -252,6 +252,24 @@ async def test_reset_limiter_grants_as_a_new_one(
             assert await spend(limiter) == fresh
 
 
+@pytest.mark.parametrize("updated", [False, True])
+async def test_request_that_does_not_count_any_more_refunds_nothing(*, updated: bool) -> None:
+    limiter = RateLimiter("10/min", algorithm=algorithms.FixedWindow)
+    if updated:
+        limiter.update(rate_limit=None)
+    permit = await limiter.acquire(5)
+    await asyncio.sleep(1)
+    if updated:
+        limiter.update(rate_limit="10/min")
+    else:
+        await limiter.reset()
+    later = await limiter.acquire(10)
+    permit.settle(1)
+    assert await remaining(limiter) == 0
+    later.settle(8)
+    assert await remaining(limiter) == 2
+
+
 async def test_waiters_and_requests_on_credit_are_reset_too() -> None:
     limiter = RateLimiter("2/h")
     await visit(limiter)
