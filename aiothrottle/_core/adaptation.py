@@ -439,8 +439,9 @@ class Adaptation:
             self._use(plan, shared)
             feedback = self._needed()
             feedback.rate, feedback.evidence = plan.rate, None
-            self.limits.rate_limit, self.limits.are_updated = rate_limit, True
+            self.limits.rate_limit = rate_limit
             self.limits.server_rates, self.limits.rate_unknown = (), False
+        self.limits.are_updated = True
         self.observers.name = self.limits.name
         return self._set_slots(shares=leased is not None) or plan is not None
 
@@ -573,7 +574,6 @@ class Adaptation:
         if shares or self.limits.rate_unknown or self.semaphore.limit == number:
             return False
         self.semaphore.resize(number)
-        self.limits.are_updated = True
         return True
 
     def reset(self) -> None:

@@ -263,7 +263,7 @@ class Engine:
             # Without a limit slots do not count. A permit that is held keeps its engine alive.
             or (self.semaphore.limit is not None and self.in_flight)
             or self.closed
-            or self.limits.are_changed_by_user
+            or self.limits.are_updated
         )
 
     @property

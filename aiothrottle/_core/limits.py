@@ -101,7 +101,7 @@ class Limits:
     answers: int = 0
     #: The latest end of a spent quota that was logged.
     spent_until: float = -math.inf
-    #: Whether they were changed.
+    #: Whether the user has changed them, so that a new limiter would have other limits.
     are_updated: bool = False
     #: Whether a learned burst begins with one token, as every outcome is reported.
     begin_small: bool = False
@@ -137,11 +137,6 @@ class Limits:
     def shares_slots(self) -> bool:
         """Whether the slots are leased from a store, so that nothing here changes their number."""
         return isinstance(self.concurrency_limit, SharedConcurrency)
-
-    @property
-    def are_changed_by_user(self) -> bool:
-        """Whether the user has changed them, so that a new limiter would have other limits."""
-        return self.are_updated and not self.follows_server
 
     @property
     def slots(self) -> int | None:

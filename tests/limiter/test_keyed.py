@@ -139,6 +139,14 @@ async def test_key_in_use_is_not_forgotten(
     del kept
 
 
+async def test_updated_key_that_follows_the_server_is_not_forgotten() -> None:
+    limiter = KeyedRateLimiter("server", concurrency_limit=3)
+    limiter.update("a", concurrency_limit=7)
+    limiter["a"].follow("5/s")
+    await asyncio.sleep(500)
+    assert limiter.statistics("a").concurrency_limit == 7
+
+
 @pytest.mark.parametrize("kind", ["permit", "limiter", "child"])
 async def test_reference_to_an_idle_key_shares_its_limiter(kind: str) -> None:
     limiter = KeyedRateLimiter(concurrency_limit=1)
