@@ -355,7 +355,7 @@ class Adaptation:
             pace.follow(state, now, rate)
             return
         if rate < math.inf:
-            self._use(Plan(Pace(rate, most=math.inf)))
+            self._use(Plan(Pace(rate, most=self.bucket.capacity)))
         else:
             self._use(self._plan_of_user())
         self.limits.server_rates = ()

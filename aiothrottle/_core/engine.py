@@ -157,6 +157,8 @@ class Engine:
     # When the last waiter with a timeout came, and when the store last answered a call for tokens.
     _timed_at: float = field(init=False, default=-math.inf)
     _told_at: float = field(init=False, default=-math.inf)
+    # Whether the limits were changed, so that a permit may be older than they are.
+    _is_changed: bool = field(init=False, default=False)
     # Whether no request is rejected for the length of the queue or of its wait.
     _patient: bool = field(init=False)
     # How to release the permits that were dropped without release. Made here: an allocation may
@@ -443,7 +445,7 @@ class Engine:
                 return None
         if self.closed:
             raise LimiterClosed(**self.observers.label)
-        if self.limits.are_updated and (error := self._too_high(waiter.cost)):
+        if self._is_changed and (error := self._too_high(waiter.cost)):
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
@@ -1368,6 +1370,7 @@ class Engine:
     def _limits_have_changed(self) -> None:
         """Decide again about all waiters, of which some may cost too much by now."""
         self.reconsider()
+        self._is_changed = True
         self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         for waiter in self.queue:
             if error := self._too_high(waiter.cost):

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter, events
+from aiothrottle.errors import CostTooHigh
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, Server, simulate
 from tests.adaptive.session_in_time import run
@@ -99,6 +100,14 @@ def test_given_rate_is_back_when_the_server_admits_it() -> None:
     assert throttled(found, 200.0, 300.0) == 0.0
     assert used(found, 200.0, 300.0, 20.0) >= 0.95
     assert limiter.statistics().bound_by == "rate"
+
+
+def test_cost_above_the_given_rate_is_rejected_while_a_lower_one_is_learned() -> None:
+    limiter = RateLimiter("20/s", concurrency_limit=8)
+    crawl(limiter, SERVERS["a window"])
+    assert limiter.statistics().bound_by == "learned rate"
+    with pytest.raises(CostTooHigh):
+        limiter.throttle(21)
 
 
 @pytest.mark.parametrize(

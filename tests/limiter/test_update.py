@@ -115,6 +115,15 @@ async def test_waiter_that_no_longer_fits_fails_at_once(slots: int | None) -> No
     assert await visit(limiter, 6) == 120
 
 
+async def test_permit_that_the_reported_rate_cannot_admit_fails() -> None:
+    limiter = RateLimiter("server", concurrency_limit=1)
+    early = limiter.throttle(8)
+    limiter.follow("5/min")
+    with pytest.raises(errors.CostTooHigh):
+        await early.__aenter__()
+    assert await visit(limiter) == 0
+
+
 async def test_new_number_of_slots_applies_to_waiters() -> None:
     for to, expected in (
         (1, [0, 0, 5, 10, 15, 20]),
