@@ -605,9 +605,11 @@ class Engine:
 
     def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
         """Remove the waiter from the queue, and wake the consumer if the order changes."""
-        # While waiters are resuming, the timer may be for this waiter.
-        affected = resumed or self.queue.resuming or self.queue.head is waiter
-        self.queue.remove(waiter)
+        # While waiters are resuming, the timer may be for this waiter. With priorities the head is
+        # not found in constant time; the consumer looks for it once for all that leave in a turn.
+        queue = self.queue
+        affected = resumed or queue.resuming or len(queue.others) > 0 or queue.head is waiter
+        queue.remove(waiter)
         if affected:
             self.wake()
         if self.leased is not None:
