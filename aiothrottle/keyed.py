@@ -314,13 +314,13 @@ class KeyedRateLimiter:
         """
         listener = Listener(observer)
         self._listeners += (listener,)
-        for engine in list(self._alive.values()):
+        for engine in self._engines():
             engine.listen(listener)
         return functools.partial(self._forget, listener)
 
     def _forget(self, listener: Listener) -> None:
         self._listeners = tuple(other for other in self._listeners if other is not listener)
-        for engine in list(self._alive.values()):
+        for engine in self._engines():
             engine.observers.remove(listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
@@ -330,7 +330,7 @@ class KeyedRateLimiter:
             drain: As for `RateLimiter.aclose`.
         """
         self._closed = True
-        await asyncio.gather(*(engine.close(drain=drain) for engine in list(self._alive.values())))
+        await asyncio.gather(*(engine.close(drain=drain) for engine in self._engines()))
 
     if not TYPE_CHECKING:  # a type checker finds that mistake by itself
 
