@@ -658,10 +658,12 @@ class Engine:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == _PERMIT:
             frame = frame.f_back
-        task = current_task(self.loop)
+        task, semaphore = current_task(self.loop), self.semaphore
+        if semaphore.taken < semaphore.slots + semaphore.closed:
+            return  # another one opens within a second
         if task is not None and not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
-            self.semaphore.filled_by = weakref.ref(task)
-            self.semaphore.watched = True
+            semaphore.filled_by = weakref.ref(task)
+            semaphore.watched = True
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
+from aiothrottle.httpx import ThrottledTransport
 from tests.limiter.common import queued, starts, together
 from tests.support.virtually import counts, now, visit, visits
 
@@ -101,6 +102,11 @@ async def test_wait_that_can_end_is_no_error() -> None:
         limiter.update(concurrency_limit=2)
         assert await visit(limiter) == now()
     assert counts(limiter) == (0, 0)
+    unlimited = RateLimiter()
+    ThrottledTransport(unlimited)  # it begins with one slot, and opens the others within a second
+    async with unlimited.throttle():
+        begun = now()
+        assert await visit(unlimited) == begun + 1
 
 
 async def test_nesting_across_a_parent_is_an_error() -> None:
