@@ -221,9 +221,9 @@ class KeyedRateLimiter:
         For a server that says only in its answer which limit a request belongs to, such as Discord
         by ``X-RateLimit-Bucket``: begin with the route as the key, and merge it into the bucket. A
         bucket that is new takes over the limiter of the route, with its waiters and all that is
-        spent. Otherwise the bucket is charged what the route has spent, and its present waiters
-        too, which are granted where they wait. Slots that the route holds do not count there. A
-        route that changes its bucket leaves behind what it has spent.
+        spent. Otherwise the bucket is paused as long as the route, and charged what the route has
+        spent, and its present waiters too, which are granted where they wait. Slots that the route
+        holds do not count there. A route that changes its bucket leaves behind what it has spent.
 
         A merged key is forgotten with the other one.
 
@@ -262,6 +262,8 @@ class KeyedRateLimiter:
             engine = old._engine
             spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
+            if left := engine.pause.left(engine.bucket.clock()):
+                new._engine.pause_for(left, "requested")
             self._alive[object()] = engine  # it has no key any more, but waiters to serve
             weakref.finalize(engine, self._absorb, engine.bucket, engine.observers).atexit = False
 

@@ -295,6 +295,15 @@ async def test_key_in_use_is_charged_what_the_other_has_spent() -> None:
     assert (parent.statistics().granted, (await parent.peek()).remaining) == (2, 98)
 
 
+async def test_pause_of_a_merged_key_holds_for_the_other() -> None:
+    limiters = KeyedRateLimiter("9/s")
+    await visit(limiters["bucket"])
+    async with limiters.throttle("/a") as permit:
+        permit.report_throttled(5.0)
+    limiters.merge("/a", "bucket")
+    assert await visit(limiters["bucket"]) >= 5.0
+
+
 async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
     limiters = KeyedRateLimiter("1/h")
     for key in ("/a", "bucket"):
