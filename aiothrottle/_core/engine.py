@@ -489,8 +489,8 @@ class Engine:
         waiter.started = True
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)
-        if self.observers.listeners:
-            self.report_grant(waiter.cost, 0.0)
+        if self.observers.listeners or self.above is not None:
+            self._report_start(waiter)
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
         """Start a granted waiter, or return the future to wait on next."""
@@ -528,9 +528,20 @@ class Engine:
         recent.append(waiter.waited)
         if len(recent) >= _MANY_WAITS:
             observers.waits.count_recent()
-        if observers.listeners:
-            self.report_grant(waiter.cost, waiter.waited)
+        if observers.listeners or self.above is not None:
+            self._report_start(waiter)
         return None
+
+    def _report_start(self, waiter: Waiter) -> None:
+        """Emit `Granted`, here and above. Until a request starts here, it may not start above."""
+        if isinstance(waiter, Head):
+            return  # the engine below reports it
+        engine: Engine | None = self
+        at: Waiter | None = waiter
+        while engine is not None and at is not None:
+            if engine.observers.listeners:
+                engine.report_grant(at.cost, at.waited)
+            engine, at = engine.above, at.above
 
     def report_grant(self, cost: float, waited: float) -> None:
         """Emit `Granted`; there is a listener."""
