@@ -96,8 +96,6 @@ _BATCH = 256
 # Seconds. The least wait between two batches: waiters that start one by one would cost two turns of
 # the loop each, and its timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
-# Waits that are counted in the histogram together: the time depends on the buckets, not the waits.
-_MANY_WAITS = 512
 
 
 class Verdict(NamedTuple):
@@ -293,19 +291,20 @@ class Engine:
         bucket, observers, semaphore = self.bucket, self.observers, self.semaphore
         guard = self.feedback and self.feedback.guard
         observers.waits.count_recent()
+        granted = bucket.granted - observers.withdrawn
         limit, remaining = bucket.capacity, bucket.remaining(now)
         resources = resources_of(limit, remaining, self.resources)
         of_each = [*resources.values()] or [Resource(limit, remaining)]
         learned = guard.burst.size if guard else math.inf
         return Statistics(
-            granted=bucket.granted - observers.withdrawn,
+            granted=granted,
             rejected=observers.rejected,
             throttled=observers.throttled,
             retries=observers.retries,
             pauses=observers.pauses,
             waiting=self.waiting,
             in_flight=self.in_flight,
-            **observers.waits.fields(bucket.granted),
+            **observers.waits.fields(granted),
             paused_for=max(self.pause.left(now), bucket.quota_spent_for(now)),
             quota_remaining=bucket.quota_remaining(now),
             utilisation=max(each.utilisation for each in of_each),
@@ -524,21 +523,24 @@ class Engine:
                 self.wake()  # ends the consumer: the loop may stop with the task of this waiter
         waiter.started = True
         observers = self.observers
-        recent = observers.waits.recent
-        recent.append(waiter.waited)
-        if len(recent) >= _MANY_WAITS:
-            observers.waits.count_recent()
-        if observers.listeners or self.above is not None:
+        if observers.listeners or self.above is not None or isinstance(waiter, Head):
             self._report_start(waiter)
+        else:
+            observers.waits.recent.append(waiter.waited)
         return None
 
     def _report_start(self, waiter: Waiter) -> None:
-        """Emit `Granted`, here and above. Until a request starts here, it may not start above."""
+        """Count the wait and emit `Granted`, here and above.
+
+        A head is reported when its request starts below: until then it may be taken back.
+        """
         if isinstance(waiter, Head):
-            return  # the engine below reports it
+            return
         engine: Engine | None = self
         at: Waiter | None = waiter
         while engine is not None and at is not None:
+            if at.waited:
+                engine.observers.waits.recent.append(at.waited)
             if engine.observers.listeners:
                 engine.report_grant(at.cost, at.waited)
             engine, at = engine.above, at.above
@@ -550,6 +552,7 @@ class Engine:
 
     def _all_started(self) -> None:
         """Take the tokens of the last waiter, and serve, unless a timer is set for that."""
+        self.observers.waits.count_many()
         if self.queue.count and self._timer is None and self.consumer is not None:
             self.turn()
             return

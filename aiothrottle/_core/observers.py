@@ -247,11 +247,9 @@ class Past:
         """
         gone, waits, each = self._observers, Waits(), list[Statistics]()
         waits.add(gone.waits)
-        withdrawn = gone.withdrawn
         for statistics, observers in keys:
             each.append(statistics)
             waits.add(observers.waits)
-            withdrawn += observers.withdrawn
         granted = self._granted - gone.withdrawn + sum(it.granted for it in each)
         up = [it.store_up for it in each if it.store_up is not None]
         return Statistics(
@@ -262,7 +260,7 @@ class Past:
             pauses=gone.pauses + sum(it.pauses for it in each),
             waiting=sum(it.waiting for it in each),
             in_flight=sum(it.in_flight for it in each),
-            **waits.fields(granted + withdrawn),
+            **waits.fields(granted),
             paused_for=max((it.paused_for for it in each), default=0.0),
             quota_remaining=None,
             utilisation=max((it.utilisation for it in each), default=0.0),

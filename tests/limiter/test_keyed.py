@@ -189,7 +189,9 @@ async def test_request_that_is_paused_at_its_start_counts_in_no_total(after_turn
     child.pause(60)
     await turns()
     started = 1 + child.statistics().in_flight
-    assert keyed.total().granted == len(seen) == started
+    total = keyed.total()
+    assert total.granted == len(seen) == started
+    assert total.waited_total == started - 1  # the second one waited for a second
     task.cancel()
     await turns()
     del child, task

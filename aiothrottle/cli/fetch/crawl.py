@@ -40,8 +40,6 @@ _CUT_OFF = (
 )
 # Failures of one URL or its server, which do not concern the next URL.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
-# Latencies that are kept until they are counted.
-_RECENT = 1000
 
 
 @dataclass(slots=True)
@@ -68,10 +66,8 @@ class Tally:
 
     def answered(self, seconds: float) -> None:
         """Count the latency of a response: the seconds from its request to its headers."""
-        recent = self._latencies.recent
-        recent.append(seconds)
-        if len(recent) >= _RECENT:
-            self._latencies.count_recent()
+        self._latencies.recent.append(seconds)
+        self._latencies.count_many()
 
     def latency(self) -> str:
         """Return the median and the 95th percentile of the latencies; "": there are none."""
