@@ -13,8 +13,8 @@ from aiothrottle.amounts import Resource
 _TICKS_PER_SECOND = 1 << 22
 _PER_DOUBLING = 4
 _CLASSES = 54 * _PER_DOUBLING
-# Waits that are counted together: the time depends on the buckets, not the waits.
-_MANY = 512
+#: Waits that are counted together: the time depends on the buckets, not the waits.
+MANY_WAITS = 512
 
 BoundBy: TypeAlias = Literal[
     "store", "pause", "slots", "rate", "learned rate", "learned burst", "quota"
@@ -100,18 +100,13 @@ class Waits:
     __slots__ = ("_classes", "count", "longest", "recent", "total")
 
     def __init__(self) -> None:
-        #: Waits that `count_recent` has not counted yet; the owner calls `count_many` now and then.
+        #: Waits that `count_recent` has not counted yet; the owner calls that at `MANY_WAITS`.
         self.recent: list[float] = []
         # Made at the first wait: a `KeyedRateLimiter` has a histogram for each key.
         self._classes: list[int] | None = None
         self.count: int = 0
         self.total: float = 0.0
         self.longest: float = 0.0
-
-    def count_many(self) -> None:
-        """Count the recent waits if they are many."""
-        if len(self.recent) >= _MANY:
-            self.count_recent()
 
     def add(self, other: "Waits") -> None:
         """Count the waits of another histogram here too."""

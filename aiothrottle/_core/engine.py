@@ -78,7 +78,7 @@ from aiothrottle.errors import (
     twin,
 )
 from aiothrottle.rate import Rate, RateLike
-from aiothrottle.statistics import BoundBy, Statistics
+from aiothrottle.statistics import MANY_WAITS, BoundBy, Statistics
 
 if TYPE_CHECKING:
     from aiothrottle.stores.caller import Caller
@@ -552,7 +552,9 @@ class Engine:
 
     def _all_started(self) -> None:
         """Take the tokens of the last waiter, and serve, unless a timer is set for that."""
-        self.observers.waits.count_many()
+        waits = self.observers.waits
+        if len(waits.recent) >= MANY_WAITS:
+            waits.count_recent()
         if self.queue.count and self._timer is None and self.consumer is not None:
             self.turn()
             return

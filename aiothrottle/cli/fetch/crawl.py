@@ -29,7 +29,7 @@ from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.events import Event, Paused, Throttled
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.statistics import Waits
+from aiothrottle.statistics import MANY_WAITS, Waits
 
 # A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
 _CUT_OFF = (
@@ -66,8 +66,10 @@ class Tally:
 
     def answered(self, seconds: float) -> None:
         """Count the latency of a response: the seconds from its request to its headers."""
-        self._latencies.recent.append(seconds)
-        self._latencies.count_many()
+        recent = self._latencies.recent
+        recent.append(seconds)
+        if len(recent) >= MANY_WAITS:
+            self._latencies.count_recent()
 
     def latency(self) -> str:
         """Return the median and the 95th percentile of the latencies; "": there are none."""
