@@ -12,13 +12,13 @@ further apart: the rate is cut to a little below that of the step before.
 The rate returns to the upper bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu:
 "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond, slowly at
 first. Each probe takes twice as long as the one before has lasted, up to 30 seconds to the middle:
-so the bounds close in on the limit, and 429s are rare once it is known. The middle was admitted for
-long, so a 429 beyond it cuts the rate only a little. 429s that come early make the next probes
-short again.
+so the bounds close in on the limit, and 429s are rare once it is known. 429s that come early make
+the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
-upper bound. A later one means that a bucket was emptied: the mean is nearer to the average.
+upper bound. A later one means that a bucket was emptied: the mean is nearer to the average. With a
+pause in it that is low, and the middle was admitted for long: a 429 beyond the middle cuts little.
 
 Some servers ask for a pause of the same length each time, and then the average is too low. If for
 as long afterwards more is admitted than any window or bucket with that pause could admit, the rate
@@ -38,7 +38,8 @@ from aiothrottle.rate import RateLike, as_rate
 # The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
-# The greatest after a probe. A long pause costs too much for that: up to so many seconds.
+# The greatest after a probe with a pause of a second or more, which makes the average low. A long
+# pause costs too much for that: up to so many seconds.
 _PROBE_CUT, _SHORT_PAUSE = 0.12, 5.0
 # Seconds of a window, at least, of a server that asks for a pause as long. A window holds so many
 # tokens; fewer are the burst of a small bucket.
@@ -52,7 +53,7 @@ _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
 # rates and long pauses take longer: so many requests at the most, and so many pauses. A pause of a
 # second makes the average low: then the first probe comes sooner.
-_SHORT, _LONGEST, _REQUESTS = 8.0, 30.0, 200.0
+_SHORT, _LONGEST, _REQUESTS = 10.0, 30.0, 200.0
 _SHORTEST = 5.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
@@ -208,7 +209,8 @@ class AdaptiveRate:
         if state.is_open:
             shortest = _SHORT if pause < _WINDOW else max(_SHORTEST, _FEWEST_PAUSES * pause)
             longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
-            state.was_probe = state.used > state.scale and pause <= _SHORT_PAUSE
+            is_short = _WINDOW <= pause <= _SHORT_PAUSE
+            state.was_probe = is_short and state.used > state.scale
             scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
             state.scale = min(scale, longest)
             state.throttled_rate, state.throttled_at, state.spaced = state.rate, sent_at, 0.0
