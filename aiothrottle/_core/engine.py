@@ -65,7 +65,7 @@ from aiothrottle._core.wait_queue import (
 from aiothrottle._statuses import FORBIDDEN
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.server_quota import ReportedQuota
-from aiothrottle.amounts import Resource, as_costs, covers, least, positive, resources_of
+from aiothrottle.amounts import Resource, as_costs, least, positive, resources_of
 from aiothrottle.errors import (
     CostTooHigh,
     LimiterClosed,
@@ -152,9 +152,6 @@ class Engine:
     _stall: Stall | None = field(init=False, default=None)
     # Rejected requests in the queue that are still to be charged.
     _charges: int = field(init=False, default=0)
-    # When the last waiter with a timeout came, and when the store last answered a call for tokens.
-    _timed_at: float = field(init=False, default=-math.inf)
-    _told_at: float = field(init=False, default=-math.inf)
     # Whether the limits were changed, so that a permit may be older than they are.
     _is_changed: bool = field(init=False, default=False)
     # Whether no request is rejected for the length of the queue or of its wait.
@@ -449,7 +446,6 @@ class Engine:
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
             self._check_wait(waiter, bucket.now())
-            self._timed_at = now
         if self.semaphore.filled_by is not None and waiter.is_patient:
             holder = self.semaphore.filled_by()
             if holder is not None and holder is current_task(loop):
@@ -1053,28 +1049,12 @@ class Engine:
             self.turn()
 
     def tokens_answered(self, error: Exception | None) -> None:
-        """Do the same after a call for tokens; reject those who came since, and wait in vain."""
+        """Do the same after a call for tokens, and reject the waiters that wait in vain."""
         self.store_answered(error)
-        shared = self.shared
-        if error is not None or shared is None or self._timed_at < self._told_at:
-            return
-        now, ahead = self.bucket.now(), 0.0
-        pause, reserved = self.pause.left(now), shared.reserved.tokens
-        for waiter in self.queue:
-            future, cost, timeout = waiter.future, waiter.cost, waiter.timeout
-            if future is None or future.done():
-                continue
-            if timeout is not None and waiter.at >= self._told_at:
-                if covers(reserved, ahead + cost):
-                    wait = self.estimate(now, waiter, ahead)
-                else:
-                    wait = max(pause, shared.estimate(now, cost, ahead))
-                if wait > timeout:
-                    self.observers.reject("timeout")
-                    fail(waiter, self._timeout_error(wait, timeout, waiter))
-                    continue
-            ahead += cost
-        self._told_at = now
+        assert self.shared is not None
+        for waiter, wait in self.shared.in_vain():
+            self.observers.reject("timeout")
+            fail(waiter, self._timeout_error(wait, waiter.timeout, waiter))
 
     def _grant(self) -> float | None:
         """Grant to all waiters that may start now. Returns the seconds until the next, if known.
@@ -1491,7 +1471,7 @@ class Engine:
         self.queue.resuming = 0
         self._stall = self._climber = None
         self.queue.clear()
-        self._charges, self._timed_at, self._told_at = 0, -math.inf, -math.inf
+        self._charges = 0
         self.pause.pass_on(self.pause.trial)
         self.consumer = self._alarm = self._timer = None
 

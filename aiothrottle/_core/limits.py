@@ -292,7 +292,7 @@ class Recipe:
             algorithms = self._parts[_UNNAMED].algorithms(self._algorithm, guard)
             return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
         return PerResource(
-            *(
+            *(  # in an order of their own, as the rates
                 (name, algorithm)
                 for name, part in sorted(self._parts.items())
                 for algorithm in part.algorithms(self._algorithm, guard)

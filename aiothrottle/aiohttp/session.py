@@ -536,7 +536,7 @@ class ThrottledSession:
             else:
                 response.raise_for_status()
         except BaseException:
-            response.release()
+            response.release()  # the caller does not get it
             raise
         return response
 

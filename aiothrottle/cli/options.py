@@ -206,7 +206,7 @@ number: Callable[[str], float] = _bounded("number above 0", zero=False)
 def method(text: str) -> str:
     """Parse an HTTP method."""
     if not _METHOD.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"must be a method such as GET, got {text!r}")
+        raise argparse.ArgumentTypeError(f"a method is a word such as GET, got {text!r}")
     return text.upper()
 
 

@@ -23,10 +23,11 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aiothrottle._core.wait_queue import is_granted
 from aiothrottle.algorithms import PerResource
 from aiothrottle.algorithms.protocol import Algorithm, until
 from aiothrottle.amounts import covers, positive
@@ -52,6 +53,8 @@ _logger = logging.getLogger("aiothrottle")
 
 # A call comes later by up to this part of the time between two tokens, and these seconds.
 _TURN, _LONGEST_TURN = 0.1, 0.01
+# Seconds. Timers are no finer: a timeout that is as long as the wait is no reason to reject.
+_TIMER = 0.001
 # Reservations that are returned to a far store at a time.
 _MOST_RETURNED = 32
 # Tokens that are learned to be worth reserving for a single task, at the most.
@@ -212,6 +215,8 @@ class SharedBucket:
         self.may_grant_credit: bool = prefetch is not None
         self._round_trip = RoundTrip()
         self._is_closed = False
+        # No timeout of a waiter ends earlier.
+        self._first_deadline = math.inf
         # Whether tokens could not be returned or counted, for which one line is logged.
         self._has_failed = False
         # Tokens granted since the last one that was not ready at once; the seconds by which the
@@ -272,10 +277,41 @@ class SharedBucket:
         if not self.may_grant_credit:
             self.reserved.give_back_older(now - _PATIENCE)
 
-    def joined(self, waiter: "Waiter") -> bool:  # noqa: ARG002 - of use to `SharedWaitUntil`
+    def joined(self, waiter: "Waiter") -> bool:
         """Note that a waiter has joined the queue. Returns whether it needs a call at once."""
         self._prefetch.joined += 1
+        if waiter.timeout is not None:
+            self._first_deadline = min(self._first_deadline, waiter.at + waiter.timeout)
         return False
+
+    def in_vain(self) -> "Iterator[tuple[Waiter, float]]":
+        """Yield the waiters that cannot start within their timeout, and the seconds until they can.
+
+        Arrivals are rejected by the engine. Of those here it is known only since the last answers.
+        """
+        if self._first_deadline == math.inf:
+            return
+        now = self._bucket.now()
+        pause = self._pause.left(now)
+        if now + pause + self.estimate(now, 1.0, ahead=1.0) <= self._first_deadline:
+            return
+        self._first_deadline = math.inf
+        reserved, ahead = self.reserved.tokens, 0.0
+        for waiter in self._queue:
+            future, cost = waiter.future, waiter.cost
+            if future is None or (future.done() and not is_granted(future)):
+                continue
+            if waiter.timeout is not None and not future.done():
+                if covers(reserved, ahead + cost):
+                    wait = pause + self._bucket.delay(now + pause, cost, ahead)
+                else:  # behind all that is reserved, or rejected
+                    wait = max(pause, self.estimate(now, cost, ahead))
+                deadline = waiter.at + waiter.timeout
+                if now + wait > deadline + _TIMER:
+                    yield waiter, wait
+                    continue
+                self._first_deadline = min(self._first_deadline, deadline)
+            ahead += cost
 
     def tidy(self, now: float) -> None:
         """Return what is too old to be used, or cannot be used soon."""

@@ -109,7 +109,7 @@ WRONG = [
     ("fetch --requests {file} -o {file}", "--output, too: name another output"),
     ("fetch http://a/ -q -v", "--quiet and --verbose: give one of them"),
     ("fetch http://a/ -H 'no colon'", "-H/--header: must be 'Name: value'"),
-    ("fetch http://a/ -X 'GET /'", "must be a method such as GET"),
+    ("fetch http://a/ -X 'GET /'", "a method is a word such as GET"),
     ("fetch http://a/ --rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),
     (
         "fetch http://a/ --rate 5/s --burst 6",

@@ -88,7 +88,7 @@ INVALID: list[tuple[Record | str, str]] = [
     ({"url": 5}, "url must be a text, got a value of another type"),
     ({"url": "ftp://a/"}, "the url is no URL: it does not begin with http:// or https://"),
     ({"url": "http://a/", "methd": "GET"}, "has the unknown field 'methd'; there are url, "),
-    ({"url": "http://a/", "method": "GET /"}, "must be a method such as GET"),
+    ({"url": "http://a/", "method": "GET /"}, "a method is a word such as GET, got 'GET /'"),
     ({"url": "http://a/", "json": {}, "data": ""}, "has both json and data"),
     ({"url": "http://a/", "data": {}}, "data must be a text"),
     ({"url": "http://a/", "data": "\ud800"}, "data has half of a surrogate pair"),
