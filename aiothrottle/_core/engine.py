@@ -1052,6 +1052,8 @@ class Engine:
         """Do the same after a call for tokens, and reject the waiters that wait in vain."""
         self.store_answered(error)
         assert self.shared is not None
+        if self.shared.first_deadline == math.inf:
+            return
         for waiter, wait in self.shared.in_vain():
             self.observers.reject("timeout")
             fail(waiter, self._timeout_error(wait, waiter.timeout, waiter))

@@ -215,8 +215,8 @@ class SharedBucket:
         self.may_grant_credit: bool = prefetch is not None
         self._round_trip = RoundTrip()
         self._is_closed = False
-        # No timeout of a waiter ends earlier.
-        self._first_deadline = math.inf
+        #: No timeout of a waiter ends earlier; infinity: none has a timeout.
+        self.first_deadline: float = math.inf
         # Whether tokens could not be returned or counted, for which one line is logged.
         self._has_failed = False
         # Tokens granted since the last one that was not ready at once; the seconds by which the
@@ -281,7 +281,7 @@ class SharedBucket:
         """Note that a waiter has joined the queue. Returns whether it needs a call at once."""
         self._prefetch.joined += 1
         if waiter.timeout is not None:
-            self._first_deadline = min(self._first_deadline, waiter.at + waiter.timeout)
+            self.first_deadline = min(self.first_deadline, waiter.at + waiter.timeout)
         return False
 
     def in_vain(self) -> "Iterator[tuple[Waiter, float]]":
@@ -289,13 +289,11 @@ class SharedBucket:
 
         Arrivals are rejected by the engine. Of those here it is known only since the last answers.
         """
-        if self._first_deadline == math.inf:
-            return
         now = self._bucket.now()
         pause = self._pause.left(now)
-        if now + pause + self.estimate(now, 1.0, ahead=1.0) <= self._first_deadline:
+        if now + pause + self.estimate(now, 1.0, ahead=1.0) <= self.first_deadline:
             return
-        self._first_deadline = math.inf
+        self.first_deadline = math.inf
         reserved, ahead = self.reserved.tokens, 0.0
         for waiter in self._queue:
             future, cost = waiter.future, waiter.cost
@@ -310,7 +308,7 @@ class SharedBucket:
                 if now + wait > deadline + _TIMER:
                     yield waiter, wait
                     continue
-                self._first_deadline = min(self._first_deadline, deadline)
+                self.first_deadline = min(self.first_deadline, deadline)
             ahead += cost
 
     def tidy(self, now: float) -> None:
