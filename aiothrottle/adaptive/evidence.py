@@ -15,7 +15,8 @@ search does not go beyond it, and ends when the known rate has proved to be righ
 Some servers answer some requests with a 429 by chance, whatever the rate. A limit shows itself: it
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
 a sign there is no rate. With one, the search closes in on the limit: from event to event it gets
-more tokens. If it often gets fewer, it was chance after all.
+more tokens. If it often gets fewer, it was chance after all. An event that follows soon on another
+one says nothing about that: a full window throttles several times.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
@@ -26,7 +27,7 @@ only after an event, and only to the number that was in flight then and was not 
 import math
 from dataclasses import dataclass, field
 
-from aiothrottle.adaptive.rate import AdaptiveRate
+from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate
 
 # ---- slots ---------------------------------------------------------------------------------------
 
@@ -161,6 +162,9 @@ class Evidence:
     many: float = math.inf
     #: When the server closed: the event before which it had admitted tokens last.
     closed_at: float = -math.inf
+    #: Until when it certainly admitted nothing, and for how long that was before the last event.
+    closed_until: float = -math.inf
+    closed_for: float = 0.0
     #: Tokens that were admitted since, and those before that event, since the one before it.
     admitted: float = 0.0
     before: float = 0.0
@@ -221,9 +225,15 @@ class Evidence:
             if self.admitted:  # else the server is still closed
                 seconds = now - self.closed_at
                 if seconds <= _MEMORY:
-                    self.rate = self.admitted / (seconds + pause)
+                    self.closed_for = self.closed_until - self.closed_at
+                    was_long = self.closed_for >= LONG_CLOSED
+                    # A counter that reopens by and by, after a long time, admits a few at first.
+                    if not was_long or self.admitted >= 0.5 * self.before:
+                        self.rate = self.admitted / (seconds if was_long else seconds + pause)
+                self.closed_until = now + pause
                 self.signs = self.signs + 1 if self.has_sign else 0
                 self.has_sign = False
+            self.closed_until = max(self.closed_until, now)
             self._begin(now)
             self.many = max(2.0, _PART * in_flight)
             self.has_sign = self.has_sign or self.same >= _IN_A_ROW
@@ -246,7 +256,7 @@ class Evidence:
         is_given = self.fastest < _FASTEST
         if is_given or not (_AVERAGE <= seconds <= _MEMORY and self.admitted):
             return None
-        self.rate = self.admitted / seconds
+        self.rate, self.closed_for = self.admitted / seconds, 0.0
         return self._search(of_all)
 
     def _search(self, of_all: float) -> AdaptiveRate:
@@ -269,8 +279,11 @@ class Evidence:
         if sent_at <= self.since:
             return False
         before, admitted = self.before, self.admitted
+        is_soon = 0 < admitted < _ENOUGH or now - self.closed_at < 0.5 * self.closed_for
         self._begin(now)
-        if before >= _ENOUGH and admitted and not of_all:
+        if is_soon:
+            self.before = before  # due to the same as the event before
+        elif before >= _ENOUGH and admitted and not of_all:
             self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
         if self.fewer <= _MOST_FEWER + max(0, self.needed - 1):
             return False

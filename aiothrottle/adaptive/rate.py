@@ -20,6 +20,9 @@ first second of use then means that its window is full: what was admitted in tha
 upper bound. A later one means that a bucket was emptied: the mean is nearer to the average. With a
 pause in it that is low, and the middle was admitted for long: a 429 beyond the middle cuts little.
 
+A server that was closed for long counts over a minute or so. Then the average is nearly the limit,
+and the search stays near it: to double the rate in each step would only use up the next window.
+
 Some servers ask for a pause of the same length each time, and then the average is too low. If for
 as long afterwards more is admitted than any window or bucket with that pause could admit, the rate
 goes on near the upper bound.
@@ -44,6 +47,11 @@ _PROBE_CUT, _SHORT_PAUSE = 0.12, 5.0
 # Seconds of a window, at least, of a server that asks for a pause as long. A window holds so many
 # tokens; fewer are the burst of a small bucket.
 _WINDOW, _WINDOW_TOKENS = 1.0, 10.0
+#: Seconds for which only a server is closed that counts over a long time.
+LONG_CLOSED = 12.0
+# The least part of the time since it opened before. Then the limit is hardly above the average: by
+# this factor at the most.
+_CLOSED_PART, _ABOVE_AVERAGE = 1 / 3, 2.0
 # Seconds by which a Retry-After is too long on average, as it is a whole number of them.
 _ROUNDED = 0.5
 # The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
@@ -119,8 +127,16 @@ class RateState:
     #: The rate before the last growth, if the first 429 came at once after it; else zero.
     spaced: float = 0.0
 
-    def begin_throttled(self, now: float) -> None:
-        """Begin the search with a 429 that arrived now: the rate is a guess, and no bound."""
+    def begin_throttled(self, now: float, *, closed_for: float = 0.0) -> None:
+        """Begin the search with a 429 that arrived now: the rate is a guess.
+
+        Args:
+            now: The time.
+            closed_for: Seconds for which the server was closed, if the rate is its average.
+        """
+        if closed_for >= LONG_CLOSED:
+            self.lower, self.upper = self.rate, _ABOVE_AVERAGE * self.rate
+            self.scale = closed_for
         self.cut_at, self.is_open = now, False
         self.step_at = self.step_end = now  # the first request after the pause may end the step
 
@@ -262,6 +278,13 @@ class AdaptiveRate:
         if state.spaced:
             self._begin_at(state, _PART_BEFORE * state.spaced)
             return
+        closed_for = state.closed_until - state.throttled_at
+        if closed_for >= max(LONG_CLOSED, _CLOSED_PART * elapsed):
+            average = state.admitted / elapsed
+            if _ABOVE_AVERAGE * average < state.upper:
+                state.upper = _ABOVE_AVERAGE * average
+                self._begin_at(state, average)
+                return
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
             weight = _BUCKET_WEIGHT

@@ -21,6 +21,7 @@ from tests.support.server_limits import (
     rolling_window,
     sliding_counter,
     token_bucket,
+    weighted_counter,
 )
 from tests.support.virtually import counts, virtual
 
@@ -61,6 +62,16 @@ def test_pauses_of_whole_seconds_cost_little(server: str, used: float) -> None:
         record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate(), retry_after=1)
         assert record.part_throttled(10.0, 60.0) <= 0.005
         assert record.used(10.0, 60.0, 20.0) >= used
+
+
+@pytest.mark.parametrize(
+    ("server", "rate", "retry_after"),
+    [(rolling_window(60, 60.0), 1.0, 5), (weighted_counter(45, 60.0), 0.75, 30)],
+)
+def test_limit_of_a_minute_is_found_in_three(server: Admits, rate: float, retry_after: int) -> None:
+    record = run(server, 600.0, limiter=without_rate(), retry_after=retry_after)
+    assert record.part_throttled(180.0, 600.0) <= 0.025
+    assert record.used(180.0, 600.0, rate) >= 0.8
 
 
 @pytest.mark.parametrize(("retry_after", "used"), [(1, 0.4), (None, 0.7)])
@@ -338,6 +349,16 @@ def test_fewer_tokens_from_event_to_event_are_chance() -> None:
     # From now on it takes two such events.
     assert event(evidence, 10.0, throttled=8, admitted=50) is None
     assert event(evidence, 11.0, throttled=8, admitted=50) == 25.0
+
+
+def test_429s_soon_after_another_one_are_no_chance() -> None:
+    evidence = evidence_of_a_rate()
+    event(evidence, 0.0, throttled=8, admitted=20)
+    assert event(evidence, 1.0, throttled=8, admitted=90)
+    for at, admitted in enumerate((60, 5, 61, 4, 62, 3, 63, 2, 64, 1), start=2):
+        for _ in range(admitted):
+            evidence.succeeded(at - 0.5, 1.0)
+        assert not evidence.is_chance(at, at - 0.1)
 
 
 def test_fewer_tokens_are_no_chance_if_others_use_the_limit() -> None:

@@ -97,3 +97,18 @@ def rolling_window(limit: int, period: float = 1.0) -> Admits:
         return True
 
     return admits
+
+
+def weighted_counter(limit: int, period: float) -> Admits:
+    """A counter of what was admitted: the period before counts in part."""
+    counts: dict[int, int] = {}
+
+    def admits(now: float) -> bool:
+        number = int(now / period)
+        before = counts.get(number - 1, 0) * (number + 1 - now / period)
+        if counts.get(number, 0) + before > limit - 1:
+            return False
+        counts[number] = counts.get(number, 0) + 1
+        return True
+
+    return admits
