@@ -181,11 +181,13 @@ class FailoverStore:
         outage = self.outage
         outage.find()
         if outage.choice == "raise":
-            if outage.is_down and (error := outage.too_early()):
+            if error := outage.too_early():
+                outage.begin()
                 raise error from error.__cause__
             return False
         is_first, self._is_used = not self._is_used, True
-        if is_first and outage.health.failures:  # other limiters have found that the store fails
+        # Other limiters have found that the store fails, and twice for one whose calls succeeded.
+        if outage.health.failures >= (1 if is_first else 2):
             self._begin_outage()
             outage.begin()
         self._maintain()

@@ -4,6 +4,7 @@ Calls of the store and timers of the loop are counted, as processor time depends
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -59,6 +60,19 @@ async def test_waiting_keys_cost_one_probe(
         assert timers() < 10
         server.mode, back = "up", now()
         assert max(await asyncio.gather(*tasks)) < back + 1.0
+
+
+@pytest.mark.parametrize("choice", ["raise", "open"])
+async def test_each_key_in_turn_does_not_wait_for_a_silent_store(choice: OnStoreError) -> None:
+    server = Server()
+    limiter = KeyedRateLimiter("10/h", store=Client(server), key="k", on_store_error=choice)
+    for key in range(20):
+        await grant_twice(limiter, key)
+    server.mode, start = "stalls", now()
+    for key in range(20):
+        with contextlib.suppress(StoreUnavailable):
+            await grant_twice(limiter, key)
+    assert now() - start < 4.0  # of the first two keys, a second each
 
 
 @pytest.mark.parametrize("choice", ["closed", "open"])
