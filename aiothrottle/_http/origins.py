@@ -15,7 +15,6 @@ Invariant: of a thousand origins, the one that was used longest ago starts anew.
 import asyncio
 import random
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -83,7 +82,7 @@ class Origin:
         """Return the seconds to wait after a request that was throttled at `now`.
 
         Args:
-            now: The time, by a clock that is not set.
+            now: The time of the event loop.
             least: Seconds of the first wait.
         """
         if now >= self._wait_ends_at or not self._wait:
@@ -219,7 +218,7 @@ class Origins:
         if profile is not None and profile.least_backoff is not None and limits.throttled:
             resets = limits.remaining == 0 and limits.reset_after is not None
             if limits.retry_after is None and not resets:
-                wait = origin.backoff(time.monotonic(), profile.least_backoff)
+                wait = origin.backoff(asyncio.get_running_loop().time(), profile.least_backoff)
                 limits = limits._replace(retry_after=wait)
         return limits, origin.reads_body(status, headers, limits)
 
