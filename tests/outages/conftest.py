@@ -10,7 +10,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.support.servers import SlowServers
 
 # All others need a real server.
-IN_VIRTUAL_TIME = {"choices", "costs", "patient", "recovery", "shares", "slots", "wait_until"}
+IN_VIRTUAL_TIME = {"choices", "recovery", "shares", "slots", "wait_until"}
 
 
 def pytest_asyncio_loop_factories(

@@ -1,7 +1,6 @@
 """Limiters of several processes on a store that fails, in virtual time."""
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 from aiothrottle import RateLimiter
@@ -36,11 +35,6 @@ async def back(server: Server, seconds: float = 2.0) -> None:
     """Let the server answer again; in two seconds all limiters find out that need it."""
     server.mode = "up"
     await asyncio.sleep(seconds)
-
-
-async def outcomes(*calls: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> list[Any]:
-    """Return what each call returns, or the error that it raises."""
-    return await asyncio.gather(*calls, return_exceptions=True)
 
 
 class Workers:

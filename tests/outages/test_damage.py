@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
-from aiothrottle import FixedWindow, StoreUnavailable, TokenBucket
+from aiothrottle import StoreUnavailable, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Claim, Key, SlotStore
 from aiothrottle.stores import redis_scripts as of_redis
@@ -230,18 +230,6 @@ async def test_redis_replaces_a_damaged_log(client: Any, script: Kept) -> None:
         for command in commands:
             await client.execute_command(*command)
         await script.check_replaced(window)
-
-
-@every_algorithm
-async def test_record_of_another_algorithm_is_not_replaced(
-    script: Kept, python: Kept, algorithm: Algorithm[Any]
-) -> None:
-    for kept in (script, python):
-        data = await kept.spend(algorithm)
-        with pytest.raises(ValueError, match="another algorithm"):
-            await kept.store.reserve("key", FixedWindow("7/d"), [1])
-        assert await kept.read() == data
-        assert kept.lines == []
 
 
 # ---- records of slots ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The way back of a store that failed: probes, cancellation, other loops. In virtual time."""
+"""The way back of a store that failed: probes and their costs, cancellation, other loops."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,22 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, StoreUnavailable, WaitUntil
+from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency
+from aiothrottle.algorithms import WaitUntil
+from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import VirtualTimeLoop
-from tests.outages.processes import back, fall, outcomes, process
+from tests.outages.processes import back, fall, process
 from tests.support.failing import Client, Server
+from tests.support.sharing import Link, Shared
 from tests.support.virtually import now, turns, visit, visits
-from tests.support.watching import cancel, others, rest, sweep
+from tests.support.watching import cancel, others, rest
 
 
 async def test_retry_intervals_grow_up_to_a_bound() -> None:
-    """Also after thousands of failures; a waiter is granted soon after the return."""
     server, limiter = process("closed")
     server.mode = "refuses"
     (waiting,) = visits(limiter, 1)
@@ -153,36 +155,6 @@ async def test_cancellation_during_the_recovery_loses_nothing() -> None:
     assert limiter.statistics().in_flight == 0
 
 
-async def test_closing_during_the_recovery_leaves_no_task() -> None:
-    running = set[str]()
-    for step in range(12):
-        server, limiter = process("local", "2/min")
-        server.latency = 0.3
-        await fall(limiter, server)
-        waiting = visits(limiter, 4)
-        await asyncio.sleep(1.0)
-        await back(server, step * 0.1)
-        running |= others()
-        await limiter.aclose()
-        assert not others()
-        for result in await outcomes(*waiting):
-            assert isinstance(result, float | LimiterClosed)
-        with pytest.raises(LimiterClosed):
-            await limiter.try_acquire()
-    assert running
-
-
-async def test_task_sweep_does_not_stop_the_recovery() -> None:
-    server, limiter = process("closed")
-    server.mode = "stalls"
-    waiting = visits(limiter, 2)
-    await asyncio.sleep(3.2)
-    sweep()
-    server.mode = "up"
-    async with asyncio.timeout(3.0):
-        await asyncio.gather(*waiting)
-
-
 @pytest.mark.parametrize(
     "limit", [{"rate": "2/s"}, {"rate": None, "algorithm": WaitUntil(1, 5, 10)}]
 )
@@ -256,3 +228,106 @@ async def test_call_of_a_closed_limiter_is_taken_to_the_store(choice: OnStoreErr
     await asyncio.sleep(10.0)
     assert limiter.statistics().store_up is True
     assert server.recorded == [3.0]
+
+
+# ---- many keys: calls and timers are counted, as processor time depends on the machine -----------
+
+KEYS = 200
+SECONDS = 50.0
+
+
+def timers() -> int:
+    loop: Any = asyncio.get_running_loop()
+    return sum(not timer.cancelled() for timer in loop._scheduled)
+
+
+async def grant_twice(limiter: KeyedRateLimiter, key: int) -> float:
+    for _ in range(2):
+        async with limiter.throttle(key):
+            pass
+    return now()
+
+
+def all_keys(limiter: KeyedRateLimiter, count: int = KEYS) -> list[asyncio.Task[float]]:
+    return [asyncio.create_task(grant_twice(limiter, key)) for key in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "rates", "options"),
+    [("closed", ["2/h", "3/h"], {}), ("local", ["1/h", "2/h"], {"local_share": 0.5})],
+    ids=["closed", "local"],
+)
+async def test_waiting_keys_cost_one_probe(
+    choice: OnStoreError, rates: list[str], options: dict[str, Any]
+) -> None:
+    server = Server()
+    limiter = KeyedRateLimiter(
+        rates, store=Client(server), key="k", on_store_error=choice, **options
+    )
+    server.mode = "refuses"
+    tasks = all_keys(limiter)
+    await asyncio.sleep(10.0)
+    assert not any(task.done() for task in tasks)
+    calls = len(server.asked)
+    await asyncio.sleep(SECONDS)
+    assert SECONDS <= len(server.asked) - calls <= 3 * SECONDS
+    if choice == "closed":  # all learn of the return; a local share has a timer for its next token
+        assert timers() < 10
+        server.mode, back = "up", now()
+        assert max(await asyncio.gather(*tasks)) < back + 1.0
+
+
+@pytest.mark.parametrize("choice", ["raise", "open"])
+async def test_each_key_in_turn_does_not_wait_for_a_silent_store(choice: OnStoreError) -> None:
+    server = Server()
+    limiter = KeyedRateLimiter("10/h", store=Client(server), key="k", on_store_error=choice)
+    for key in range(20):
+        await grant_twice(limiter, key)
+    server.mode, start = "stalls", now()
+    for key in range(20):
+        with contextlib.suppress(StoreUnavailable):
+            await grant_twice(limiter, key)
+    assert now() - start < 4.0  # of the first two keys, a second each
+
+
+@pytest.mark.parametrize("choice", ["closed", "open"])
+async def test_waiting_slots_cost_few_calls(choice: OnStoreError) -> None:
+    link = Link(Shared())
+    limiter = KeyedRateLimiter(
+        concurrency_limit=SharedConcurrency(1), store=link, key="k", on_store_error=choice
+    )
+    link.error = StoreUnavailable("unreachable")
+    keys = range(KEYS if choice == "open" else 0)
+    held = [await asyncio.wait_for(limiter.acquire(key), 5.0) for key in keys]
+    tasks = all_keys(limiter)
+    await asyncio.sleep(30.0)
+    calls = len(link.claims)
+    await asyncio.sleep(SECONDS)
+    assert len(link.claims) - calls <= 40 * SECONDS
+    link.error, back = None, now()
+    for permit in held:
+        permit.release()
+    assert max(await asyncio.gather(*tasks)) < back + 2.0
+
+
+async def test_probe_passes_to_others_when_a_waiter_leaves() -> None:
+    server = Server()
+    limiter = KeyedRateLimiter("2/h", store=Client(server), key="k", on_store_error="closed")
+    server.mode = "refuses"
+    *leaving, staying = all_keys(limiter, 3)
+    await asyncio.sleep(10.0)
+    await cancel(*leaving)
+    await asyncio.sleep(10.0)
+    server.mode, back = "up", now()
+    assert await staying < back + 1.0
+
+
+async def test_closed_limiter_without_waiters_makes_no_calls() -> None:
+    server, limiter = process("closed")
+    await fall(limiter, server)
+    await cancel(*visits(limiter, 3))
+    await rest()
+    calls = len(server.asked)
+    await asyncio.sleep(100.0)
+    assert len(server.asked) == calls
+    assert not others()

@@ -1,7 +1,4 @@
-"""Shared slots in an outage: which a process may use, and what the store learns afterwards.
-
-In virtual time. `test_choices.py` has what each `on_store_error` serves.
-"""
+"""Shared slots in an outage: which a process may use, and what the store learns afterwards."""
 
 import asyncio
 from typing import Any

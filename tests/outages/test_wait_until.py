@@ -1,7 +1,4 @@
-"""`WaitUntil` through a failing store: granted instants hold, `on_store_error` decides the rest.
-
-In virtual time. `test_choices.py` has what each choice serves.
-"""
+"""`WaitUntil` through a failing store: granted instants hold, `on_store_error` decides the rest."""
 
 import asyncio
 

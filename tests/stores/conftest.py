@@ -2,16 +2,13 @@
 
 import itertools
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from tests.stores.servers import SERVERS, Make, stores
-from tests.support.background import ENVIRONMENT
 from tests.support.servers import SlowServers
 
 _NUMBERS = itertools.count()
@@ -20,15 +17,6 @@ _NUMBERS = itertools.count()
 @pytest.fixture(scope="session", autouse=True)
 def _starting(slow_servers: SlowServers) -> None:
     """Start the slow servers before the first test."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiling() -> Iterator[None]:
-    """Compile what the processes of `test_processes` import, while other tests run."""
-    imports = "import redis.asyncio, aiothrottle.stores.redis, tests.support.shared"
-    with subprocess.Popen([sys.executable, "-c", imports], env=ENVIRONMENT) as compiling:
-        yield
-        compiling.kill()
 
 
 @pytest.fixture(scope="session")

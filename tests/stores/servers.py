@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
+from valkey.asyncio import Valkey
 
 from aiothrottle.stores import SlotStore, SQLiteStore
 from aiothrottle.stores.mongo import MongoStore
@@ -37,13 +39,7 @@ class Make(Protocol):
 
 @asynccontextmanager
 async def stores(
-    kind: str,
-    server: Any,
-    prefix: str,
-    *,
-    port: int | None = None,
-    timeout: float = 5.0,
-    **options: Any,
+    kind: str, server: Any, prefix: str, *, port: Any = None, timeout: float = 5.0, **options: Any
 ) -> AsyncGenerator[Make]:
     """Yield a function that makes stores, of one client.
 
@@ -55,49 +51,35 @@ async def stores(
         timeout: Seconds, of the stores, and of the client of memcached.
         options: Options of the client.
     """
-    given = timeout
-    if kind == "sqlite":
-        async with AsyncExitStack() as files:
+    port = port or getattr(server, "port", 0)
+    make: Any
+    async with AsyncExitStack() as stack:
+        if kind == "sqlite":
 
-            def make_sqlite(*, timeout: Any = given, clock: Any = None) -> Any:
+            def make_sqlite(*, timeout: Any = timeout, clock: Any = None) -> SQLiteStore:
                 store = SQLiteStore(server / f"{prefix}.db", timeout=timeout, clock=clock)
-                files.push_async_callback(store.aclose)
+                stack.push_async_callback(store.aclose)
                 return store
 
-            yield make_sqlite
-        return
-    if kind == "memcached":
-        from aiothrottle.stores.memcached import MemcachedStore
+            make = make_sqlite
+        elif kind == "memcached":
+            from aiothrottle.stores.memcached import MemcachedStore
 
-        async with connect_memcached(port or server.port, timeout=timeout) as cache:
-
-            def make_memcached(*, timeout: Any = given, clock: Any = None) -> Any:  # noqa: ARG001
-                return MemcachedStore(cache, prefix, clock=clock)
-
-            yield make_memcached
-        return
-    if kind == "mongodb":
-        uri = f"mongodb://127.0.0.1:{port}/?directConnection=true" if port else server
-        async with AsyncMongoClient[Any](uri, retryWrites=False, **options) as mongo:
-
-            def make_mongo(*, timeout: Any = given, clock: Any = None) -> Any:
-                return MongoStore(
-                    mongo, "aiothrottle_test", collection=prefix, timeout=timeout, clock=clock
-                )
-
-            yield make_mongo
-        return
-    if kind == "valkey-py":
-        from valkey.asyncio import Valkey
-
-        connection: Any = Valkey(port=port or server.port, **options)
-    elif kind in {"cluster", "sentinel"}:
-        connection = server.connect(**options)
-    else:
-        connection = Redis(port=port or server.port, decode_responses=kind == "decoded", **options)
-    async with connection as client:
-
-        def make_redis(*, timeout: Any = given, clock: Any = None) -> Any:
-            return RedisStore(client, prefix, timeout=timeout, clock=clock)
-
-        yield make_redis
+            cache = connect_memcached(port, timeout=timeout)
+            make = partial(MemcachedStore, await stack.enter_async_context(cache), prefix)
+        elif kind == "mongodb":
+            uri = f"mongodb://127.0.0.1:{port}/?directConnection=true" if port else server
+            mongo = AsyncMongoClient[Any](uri, retryWrites=False, **options)
+            await stack.enter_async_context(mongo)
+            of_database = partial(MongoStore, mongo, "aiothrottle_test")
+            make = partial(of_database, collection=prefix, timeout=timeout)
+        else:
+            if kind in {"cluster", "sentinel"}:
+                client: Any = server.connect(**options)
+            elif kind == "valkey-py":
+                client = Valkey(port=port, **options)
+            else:
+                client = Redis(port=port, decode_responses=kind == "decoded", **options)
+            client = await stack.enter_async_context(client)
+            make = partial(RedisStore, client, prefix, timeout=timeout)
+        yield make

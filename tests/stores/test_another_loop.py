@@ -121,22 +121,6 @@ def test_debt_is_recorded_once() -> None:
     assert [call for call in store.calls if call[0] == "record"] == [("record", 49.0)]
 
 
-def test_outage_on_each_loop_is_logged(quiet: pytest.LogCaptureFixture) -> None:
-    store = Slow()
-
-    async def use() -> None:
-        async with RateLimiter("9/s", store=store, key="k", on_store_error="open") as limiter:
-            async with limiter.throttle():
-                pass
-            await turns(3)
-
-    for is_down in (True, False, True):
-        store.is_down = is_down
-        on_a_loop(use)
-    failed = [message for message in quiet.messages if "fails" in message]
-    assert len(failed) == 2, quiet.messages
-
-
 def test_loops_at_the_same_time_have_an_outage_each(quiet: pytest.LogCaptureFixture) -> None:
     store = Slow()
     store.is_down = True

@@ -1,7 +1,4 @@
-"""Calls to a store's server: what is under way, what queues, what a timeout counts, what fails.
-
-In virtual time, with a server of two lines in place of a driver.
-"""
+"""Calls to a store's server: what is under way, what queues, what a timeout counts, what fails."""
 
 import asyncio
 import contextlib
@@ -357,3 +354,60 @@ async def test_swept_dispatchers_leave_nobody_waiting(step: int) -> None:
         found = await outcomes(tasks)
     assert {type(each) for each in found} == {int, StoreUnavailable}
     assert await asyncio.gather(*server.ask(*range(3))) == list(range(3))
+
+
+# ---- timers of the driver itself -----------------------------------------------------------------
+
+
+class PatientDriver:
+    """Waits for a reply, for a second at the most by a timer of its own; `asking` is the call."""
+
+    def __init__(self, more_seconds: float = 0.0) -> None:
+        self.reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.more_seconds = more_seconds
+        self.cancelled = False
+        calls = sending(send_alone, timeout=None, patient=True)
+        self.asking = asyncio.create_task(calls.ask(self.call))
+
+    async def call(self) -> str:
+        try:
+            async with asyncio.timeout(1.0):
+                reply = await self.reply
+                await asyncio.sleep(self.more_seconds)
+                return reply
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+@pytest.mark.parametrize("more_seconds", [0.0, 0.04])
+@virtual
+async def test_reply_of_a_blocked_loop_is_read(more_seconds: float) -> None:
+    driver = PatientDriver(more_seconds)
+    await turns()
+    stand_still(1.2)
+    # As asyncio does: the timer runs in the turn that reads the socket.
+    asyncio.get_running_loop().call_later(0.0, driver.reply.set_result, "reply")
+    assert await driver.asking == "reply"
+    assert now() == pytest.approx(1.2 + more_seconds)
+
+
+@pytest.mark.parametrize("blocked", [0.0, 1.2])
+@virtual
+async def test_dead_server_and_cancelled_caller_wait_little(blocked: float) -> None:
+    driver = PatientDriver()
+    await turns()
+    stand_still(blocked)
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await driver.asking
+    assert now() == pytest.approx(max(1.0, blocked) + 0.1)
+    driver, begin = PatientDriver(), now()
+    await turns()
+    stand_still(blocked)
+    await turns()  # the timer of the driver is postponed
+    driver.asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await driver.asking
+    assert driver.cancelled  # a driver that takes it for its own timeout calls again
+    assert now() - begin == pytest.approx(blocked)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

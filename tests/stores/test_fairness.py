@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import (
+from aiothrottle import RateLimiter
+from aiothrottle.algorithms import (
+    Algorithm,
     FixedWindow,
     LeakyBucket,
-    RateLimiter,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
-    WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Key, Loaded
 from aiothrottle.stores.swap import Contention
 from aiothrottle.testing import greatest_count
@@ -142,13 +141,6 @@ async def test_processes_lose_few_swaps_take_turns_and_never_give_up() -> None:
     assert sum(each_won) > ATTEMPTS / 2
 
 
-def test_pause_follows_the_average_attempt() -> None:
-    contention = Contention()
-    for seconds in (0.01, 0.05):
-        contention.note("key", now=0.0, seconds=seconds, lost=True)
-    assert contention.longest_pause("key", now=0.0) == pytest.approx(2 * 0.02)
-
-
 def test_contention_of_idle_keys_is_forgotten() -> None:
     contention = Contention()
     for number in range(10_000):
@@ -239,6 +231,7 @@ async def periods(limiter: RateLimiter, store: Jittery) -> list[float]:
         ("10/100ms", {}, [0.1045]),
         ("10/min", {}, [60.05]),
         (["10/s", "100/min"], {}, [1.045, 60.045]),
+        (None, {"algorithm": SlidingWindowLog("10/s")}, [1.0]),  # given numbers get none
         ("10/s", {"guard": 0.0}, [1.0]),
         ("10/s", {"guard": 0.2}, [1.2]),
     ],
@@ -254,11 +247,3 @@ async def test_default_guard_is_a_part_of_the_shortest_period(
         limiter.update(rate_limit="20/s")
         updated = expected[0] if rate == "10/s" else 1.045
         assert await periods(limiter, store) == [pytest.approx(updated)]
-
-
-@virtual
-async def test_given_numbers_get_no_guard() -> None:
-    far = Jittery(Server())
-    for algorithm in (WaitUntil(1, 5, 10), SlidingWindowLog("10/s")):
-        await RateLimiter(algorithm=algorithm, store=far, key=repr(algorithm)).peek()
-        assert far.seen is algorithm

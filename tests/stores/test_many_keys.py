@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
-from aiothrottle import FixedWindow, KeyedRateLimiter, SharedConcurrency, TokenBucket
+from aiothrottle import KeyedRateLimiter, SharedConcurrency, TokenBucket
 from aiothrottle.stores import SlotStore
 from aiothrottle.stores.redis import RedisStore
 from tests.stores.conftest import Open
@@ -75,21 +75,3 @@ async def test_many_keys_need_few_connections_and_commands(valkey: Valkey) -> No
         assert calls("script|load") <= 5
         slots: dict[str, Any] = {"concurrency_limit": SharedConcurrency(5)}
         await keep_busy(RedisStore(client, timeout=5), 100, **slots)
-
-
-async def test_bad_record_and_cancellation_harm_no_other_key(valkey: Valkey) -> None:
-    async with Redis(port=valkey.port) as client:
-        store = RedisStore(client, "bad", timeout=5)
-        await store.record("7", FixedWindow("10/h"))
-        valkey.command("RPUSH", "{bad:8}", "a list")
-        tasks = [asyncio.create_task(store.reserve(f"{n}", TEN, [n % 9])) for n in range(MANY)]
-        for place in range(0, MANY, 3):
-            await asyncio.sleep(0)
-            tasks[place].cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert "another algorithm" in str(found[7])
-        assert not getattr(found[8], "instants", ())
-        for place, answer in enumerate(found):
-            if place % 3 and place not in {7, 8}:  # each gets the answer to its own call
-                assert not isinstance(answer, BaseException)
-                assert answer.remaining == pytest.approx(10 - place % 9, abs=0.01)

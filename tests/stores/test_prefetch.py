@@ -41,9 +41,6 @@ def sizes(store: Watched) -> list[int]:
     return [len(costs) for costs in store.costs]
 
 
-# ---- tokens that the user wants to be prefetched -------------------------------------------------
-
-
 @virtual
 async def test_prefetched_tokens_need_no_call_and_are_refunded_when_they_expire() -> None:
     store, limiter = watched("1000/h", latency=0.01, prefetch="50/200ms")
@@ -151,9 +148,6 @@ def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     asyncio.run(go())
     assert asyncio.run(end()) == 92
     assert store.calls["record"] == 0
-
-
-# ---- a single task, for which the number is learned ----------------------------------------------
 
 
 @virtual

@@ -4,7 +4,8 @@ import asyncio
 import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ async def main(address, port, limit, count, lease, seconds):
 """
 
 
+def of_server(valkey: Valkey) -> str:
+    return f"redis:{valkey.port}"
+
+
 @pytest.fixture
 def addresses(valkey: Valkey, tmp_path: Path) -> list[str]:
     return [of_server(valkey), f"sqlite:{tmp_path}/limits.db"]
@@ -103,12 +108,7 @@ def addresses(valkey: Valkey, tmp_path: Path) -> list[str]:
 
 @pytest.fixture(params=[0, 1], ids=["redis", "sqlite"])
 def address(request: pytest.FixtureRequest, addresses: list[str]) -> str:
-    place: int = request.param
-    return addresses[place]
-
-
-def of_server(valkey: Valkey) -> str:
-    return f"redis:{valkey.port}"
+    return addresses[int(request.param)]
 
 
 async def start(worker: str, address: str, *arguments: float) -> Process:
@@ -128,7 +128,10 @@ async def line_of(process: Process) -> bytes:
     return await process.stdout.readline()
 
 
-# ---- tokens --------------------------------------------------------------------------------------
+@asynccontextmanager
+async def limiter_on(address: str, **limits: Any) -> AsyncGenerator[RateLimiter]:
+    async with open_store(address) as store, RateLimiter(store=store, **limits) as limiter:
+        yield limiter
 
 
 async def test_processes_on_a_key_keep_and_use_the_limit(address: str) -> None:
@@ -148,39 +151,14 @@ async def test_killed_process_loses_at_most_its_reservations(addresses: list[str
     async def survive(address: str) -> None:
         process = await start(RESERVING, address, MAX_RESERVATION)
         assert await line_of(process) == b"granted\n"
-        async with open_store(address) as store:
-            limits: dict[str, Any] = {"algorithm": LeakyBucket, "key": "k"}
-            async with RateLimiter("60/min", store=store, **limits) as survivor:
-                await asyncio.sleep(0.3)  # for more calls of the process
-                process.kill()
-                await process.wait()
-                assert 0.0 < (await survivor.peek()).retry_after <= MAX_RESERVATION + 1.0
+        limits: dict[str, Any] = {"rate_limit": "60/min", "algorithm": LeakyBucket, "key": "k"}
+        async with limiter_on(address, **limits) as survivor:
+            await asyncio.sleep(0.3)  # for more calls of the process
+            process.kill()
+            await process.wait()
+            assert 0.0 < (await survivor.peek()).retry_after <= MAX_RESERVATION + 1.0
 
     await asyncio.gather(*map(survive, addresses))
-
-
-async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
-    """However they were killed, the others keep the limit, and go on."""
-    path = tmp_path / "limits.db"
-    processes = [await start(TOKENS, f"sqlite:{path}", 0.9) for _ in range(4)]
-    for process in processes:
-        assert await line_of(process) == b"ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-    for process in processes[:2]:
-        await asyncio.sleep(0.2)
-        process.kill()
-    outputs = [(await process.communicate())[0] for process in processes]
-    assert outputs[:2] == [b"", b""]
-    instants = [[float(word) for word in output.split()] for output in outputs[2:]]
-    assert greatest_count([it for each in instants for it in each], 0.2) <= 100
-    assert all(each[-1] - each[0] > 0.5 for each in instants)  # after both were killed
-    with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-# ---- slots ---------------------------------------------------------------------------------------
 
 
 async def test_three_processes_keep_the_slot_limit_together(valkey: Valkey, address: str) -> None:
@@ -199,45 +177,28 @@ async def test_three_processes_keep_the_slot_limit_together(valkey: Valkey, addr
     assert all(valkey.command("HGET", key, ".taken") == b"0" for key in leases)
 
 
-async def test_slots_of_a_killed_process_come_back(valkey: Valkey, addresses: list[str]) -> None:
+async def test_slots_of_dead_process_and_server_are_found(
+    valkey: Valkey, own_valkey: Valkey, addresses: list[str]
+) -> None:
     async def survive(address: str) -> None:
         worker = await start(SLOTS, address, valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
         for _ in range(LIMIT):
             assert (await line_of(worker)).startswith(b"inside")
-        slots: Any = SharedConcurrency(LIMIT, lease=0.5)
-        async with (
-            open_store(address) as store,
-            RateLimiter(concurrency_limit=slots, store=store, key="x") as limiter,
-        ):
+        slots = SharedConcurrency(LIMIT, lease=0.5)
+        async with limiter_on(address, concurrency_limit=slots, key="x") as limiter:
             assert not await limiter.try_acquire()
             worker.kill()
             await worker.wait()
             # Bounded by the timeout of the test.
-            for permit in [await limiter.acquire() for _ in range(LIMIT)]:
-                permit.release()
-
-    await asyncio.gather(*map(survive, addresses))
-
-
-async def test_slots_of_dead_process_and_server_are_found(own_valkey: Valkey) -> None:
-    worker = await start(SLOTS, of_server(own_valkey), own_valkey.port, LIMIT, 2 * LIMIT, 0.5, 1000)
-    for _ in range(LIMIT):
-        assert (await line_of(worker)).startswith(b"inside")
-    worker.kill()
-    await worker.wait()
-    async with open_store(of_server(own_valkey)) as store:
-        limits: dict[str, Any] = {
-            "concurrency_limit": SharedConcurrency(LIMIT, lease=0.5),
-            "key": "x",
-        }
-        async with RateLimiter(store=store, **limits) as limiter:
-            # Bounded by the timeout of the test.
             permits = [await limiter.acquire() for _ in range(LIMIT)]
-            own_valkey.restart()  # it is empty, and learns the held slots
-            while not own_valkey.command("ZCARD", "{workers:x}:leases"):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            assert not await limiter.try_acquire()
-            permits.pop().release()
-            permits.append(await limiter.acquire())
+            if address == of_server(own_valkey):
+                own_valkey.restart()  # it is empty, and learns the held slots
+                while not own_valkey.command("ZCARD", "{workers:x}:leases"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                assert not await limiter.try_acquire()
+                permits.pop().release()
+                permits.append(await limiter.acquire())
             for permit in permits:
                 permit.release()
+
+    await asyncio.gather(survive(of_server(own_valkey)), survive(addresses[1]))

@@ -10,16 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from aiothrottle import (
-    LimiterClosed,
-    Rate,
-    RateLimiter,
-    SlidingWindowLog,
-    StoreUnavailable,
-    ThrottleTimeout,
-    WaitUntil,
-)
-from aiothrottle.algorithms import Algorithm
+from aiothrottle import Rate, RateLimiter
+from aiothrottle.algorithms import Algorithm, SlidingWindowLog, WaitUntil
+from aiothrottle.errors import LimiterClosed, StoreUnavailable, ThrottleTimeout
+from aiothrottle.stores import Answer
 from aiothrottle.testing import greatest_count
 from tests.support.effort import seeds
 from tests.support.failing import Client, Server
@@ -140,7 +134,7 @@ class Processes(InterleavingLoop):
         assert await self.is_as_new()
 
     async def is_as_new(self) -> bool:
-        answer = await Client(self.server).peek("k", self.algorithm)
+        answer: Answer = await Client(self.server).peek("k", self.algorithm)
         return answer.remaining == self.algorithm.capacity
 
     def most_inside(self) -> int:

@@ -29,9 +29,6 @@ async def remaining(limiter: RateLimiter) -> dict[str, float]:
     return {name: resource.remaining for name, resource in decision.resources.items()}
 
 
-# ---- calls ---------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_settled_cost_reaches_the_store() -> None:
     store = Watched(latency=0.01)
@@ -107,8 +104,6 @@ async def test_known_wait_rejects_at_once_and_other_costs_are_asked_for() -> Non
     assert (await remaining(limiter))["tokens"] == 0
 
 
-# ---- any sequence --------------------------------------------------------------------------------
-
 COSTS = st.tuples(
     *(st.integers(0, 1), st.sampled_from([0, 0.1, 0.5])),
     *(st.integers(0, 3), st.sampled_from([0, 0, 1, 10, 33.3, 60])),
@@ -151,9 +146,6 @@ async def test_processes_together_keep_each_limit(
     windows = [(name, SlidingWindowLog(rate)) for name, rate in rates.items()]
     assert (await store.peek("k", PerResource(*windows))).retry_after == 0
     assert await remaining(limiters[0]) == {"requests": requests, "tokens": 100}
-
-
-# ---- a store that fails --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

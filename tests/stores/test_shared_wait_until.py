@@ -1,7 +1,4 @@
-"""`WaitUntil` through a store: requests are granted or rejected on arrival; rejected ones count.
-
-On real servers see `test_stores`; of several processes, `test_shared_exploration`.
-"""
+"""`WaitUntil` through a store: requests are granted or rejected on arrival; rejected ones count."""
 
 import asyncio
 from typing import Any
@@ -18,9 +15,6 @@ TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
 
 def begin(**options: Any) -> tuple[Watched, RateLimiter]:
     return watched(algorithm=ALGORITHM, **options)
-
-
-# ---- the algorithm -------------------------------------------------------------------------------
 
 
 @virtual
@@ -111,9 +105,6 @@ async def test_costs_are_intervals_and_zero_makes_no_call() -> None:
     assert store.costs == [[3, 2, 1, 1]]
 
 
-# ---- cancellation and refunds --------------------------------------------------------------------
-
-
 @virtual
 async def test_cancelled_waiter_refunds_the_last_reservation() -> None:
     store, limiter = begin()
@@ -189,9 +180,6 @@ async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     assert await outcomes(tasks[:5]) == [0, 2, 3, 4, 5]
     assert limiter.statistics().rejected == 0
     assert await tasks[5] >= 6  # whose reservation that was, and which is no longer rejected
-
-
-# ---- pauses and the server's quota ---------------------------------------------------------------
 
 
 @virtual

@@ -1,7 +1,6 @@
 """`MongoStore`: one call for `WaitUntil`, and its records on the server."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC
@@ -13,8 +12,6 @@ from pymongo.monitoring import CommandListener
 
 from aiothrottle import SlidingWindowLog, WaitUntil
 from aiothrottle.stores.mongo import MongoStore
-from aiothrottle.testing.store_contract import ManualClock
-from tests.support.stored import DictStore
 
 Client: TypeAlias = AsyncMongoClient[Any]
 HOURLY = SlidingWindowLog("10/h")
@@ -61,33 +58,6 @@ async def test_wait_until_is_one_call_on_server_clock(mongodb_uri: str) -> None:
     assert instants == pytest.approx([0, 1000, 2000, 3000, 4000])
     assert 5000 < answers[-1].retry_after <= 6000
     assert not answers[-1].instants
-
-
-async def test_server_update_equals_the_python_of_wait_until(client: Client) -> None:
-    dice, clock = random.Random(7), ManualClock()
-    mongo = MongoStore(client, "aiothrottle_test", clock=clock, timeout=5)
-    memory = DictStore({}, clock)
-    for algorithm in (WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7)):
-        key, granted = repr(algorithm), list[tuple[float, float]]()
-        for _ in range(120):
-            clock.advance(dice.choice([0.0, 0.05, 0.3, dice.random(), -0.2]))
-            cost = dice.choice([1.0, 1.0, 2.0, 0.5, 0.0])
-            method = dice.choice(["reserve", "reserve", "reserve", "record", "peek", "refund"])
-            arguments: tuple[Any, ...] = (cost,)
-            options = {}
-            if method == "reserve":
-                arguments, options = ([cost],), {"max_reservation": dice.choice([0.0, 0.2, 5.0])}
-            elif method == "refund" and granted:
-                arguments = granted.pop()
-            elif method == "refund":
-                continue
-            expected = await getattr(memory, method)(key, algorithm, *arguments, **options)
-            found = await getattr(mongo, method)(key, algorithm, *arguments, **options)
-            if method != "refund":
-                for name in ("instants", "now", "retry_after", "reset_after"):
-                    wanted = pytest.approx(getattr(expected, name), abs=1e-9)
-                    assert getattr(found, name) == wanted, (method, name)
-                granted += [(cost, instant) for instant in expected.instants if cost]
 
 
 async def test_record_has_one_algorithm_expires_and_is_purged(

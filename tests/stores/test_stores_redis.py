@@ -11,28 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import RedisCluster
 from redis.exceptions import ResponseError
-from valkey.asyncio import Valkey as ValkeyClient
 
-from aiothrottle import (
+from aiothrottle import RateLimiter, SharedConcurrency
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
     FixedWindow,
     LeakyBucket,
-    RateLimiter,
-    SharedConcurrency,
+    PerResource,
     SlidingWindowCounter,
     SlidingWindowLog,
-    StoreUnavailable,
     TokenBucket,
+    Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm, AllOf, Cooldown, PerResource, Unlimited
 from aiothrottle.amounts import amounts
+from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.redis_scripts import LOAD, RECORD
 from aiothrottle.testing.store_contract import CHECKS, ManualClock
 from tests.support.effort import EFFORT, SEED
-from tests.support.servers import Cluster, Valkey, dead_port
+from tests.support.servers import Cluster, Valkey
 from tests.support.stored import DictStore
 
 DECISIONS = round(10_000 * EFFORT)
@@ -336,15 +338,6 @@ async def test_resent_command_counts_once(client: Any, window: Algorithm[Any]) -
     assert (await store.peek("key", window)).remaining == 7.0
 
 
-async def test_lost_script_is_resent_and_closed_client_reconnects(client: Any) -> None:
-    store = RedisStore(client)
-    for remaining in (9.0, 8.0):
-        await client.script_flush()
-        assert (await store.reserve("key", HOURLY, [1])).remaining == remaining
-    await client.aclose()
-    assert (await store.peek("key", HOURLY)).remaining == 8.0
-
-
 async def test_batch_is_one_round_trip_and_resends_lost_scripts(client: Any) -> None:
     store = RedisStore(client)
     keys = list(map(str, range(50)))
@@ -361,24 +354,6 @@ async def test_batch_is_one_round_trip_and_resends_lost_scripts(client: Any) -> 
     assert await asyncio.gather(*map(take, keys)) == [7.0] * 50
     stats = await client.info("commandstats")
     assert stats["cmdstat_evalsha"]["failed_calls"] == 50
-
-
-@pytest.mark.parametrize("driver", [Redis, ValkeyClient], ids=["redis-py", "valkey-py"])
-@pytest.mark.parametrize("limits", [{"rate_limit": 1}, {"concurrency_limit": SharedConcurrency(1)}])
-async def test_cause_is_the_error_of_the_driver(driver: Any, limits: dict[str, Any]) -> None:
-    """Also while the store is not asked again yet."""
-    with dead_port() as port:
-        async with driver(port=port) as client:
-            limiter = RateLimiter(store=RedisStore(client, timeout=0.1), key="k", **limits)
-            for _ in range(4):
-                with pytest.raises(StoreUnavailable) as caught:
-                    await limiter.acquire()
-                cause = type(caught.value.__cause__)
-                assert (
-                    issubclass(cause, OSError)
-                    or cause.__module__ == f"{driver.__module__.partition('.')[0]}.exceptions"
-                )
-            await limiter.aclose()
 
 
 # ---- a pipeline of the caller's ------------------------------------------------------------------

@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable, TokenBucket
+from aiothrottle import SlidingWindowLog, StoreUnavailable, TokenBucket
 from aiothrottle.stores import SQLiteStore
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.background import ENVIRONMENT
-from tests.support.virtually import visit
 
 HOURLY = SlidingWindowLog("1000/h")
 TIMEOUT = 0.3
@@ -72,23 +71,16 @@ async def spent(store: SQLiteStore, key: str = "key") -> float:
 # ---- the file ------------------------------------------------------------------------------------
 
 
-async def test_new_records_take_the_place_of_expired_ones(path: Path) -> None:
+async def test_expired_records_give_way_to_others(path: Path) -> None:
     clock = ManualClock()
     store = SQLiteStore(path, clock=clock)
     for number in range(200):
         await store.record(str(number), SlidingWindowLog("10/s"))
         clock.advance(0.1)  # ten keys in a second
+    clock.advance(1.5)
+    assert (await store.reserve("199", TokenBucket("10/s"), [1])).instants
     await store.aclose()
     assert len(rows(path)) <= 20
-
-
-async def test_expired_record_is_no_obstacle_to_another_algorithm(path: Path) -> None:
-    clock = ManualClock()
-    store = SQLiteStore(path, clock=clock)
-    await store.record("key", SlidingWindowLog("10/s"))
-    clock.advance(1.5)
-    assert len((await store.reserve("key", TokenBucket("10/s"), [1])).instants) == 1
-    await store.aclose()
 
 
 async def test_record_without_spent_tokens_is_deleted(store: SQLiteStore, path: Path) -> None:
@@ -289,7 +281,6 @@ async def test_full_disk_is_an_outage_that_spends_nothing(path: Path) -> None:
 
 
 async def test_locked_file_is_an_outage_within_the_timeout(store: SQLiteStore, path: Path) -> None:
-    """Of all calls at once; and the event loop runs meanwhile."""
     await store.record("key", HOURLY)
     loop, begun, late = asyncio.get_running_loop(), time.monotonic(), list[float]()
 
@@ -325,22 +316,6 @@ async def test_short_lock_is_waited_for(path: Path) -> None:
     await store.aclose()
 
 
-async def test_fallback_serves_while_the_file_is_locked(store: SQLiteStore, path: Path) -> None:
-    async with RateLimiter(
-        "1000/h", store=store, key="key", on_store_error="local", local_share=0.5
-    ) as limiter:
-        await visit(limiter)
-        with locked(path):
-            await visit(limiter)
-            assert not limiter.statistics().store_up
-            await visit(limiter)
-        while not limiter.statistics().store_up:
-            await visit(limiter)
-            await asyncio.sleep(0.05)
-        total = limiter.statistics().granted
-    assert await spent(store) == total
-
-
 # ---- several threads, and forks ------------------------------------------------------------------
 
 
@@ -361,7 +336,6 @@ async def test_loops_of_several_threads_share_a_store(store: SQLiteStore) -> Non
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_forked_process_opens_its_own_connection(path: Path) -> None:
-    """And the parent's is as before, when the child has ended."""
     store = SQLiteStore(path)
     asyncio.run(many(store))
 

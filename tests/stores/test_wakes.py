@@ -1,7 +1,4 @@
-"""Wake-ups for shared slots when their connection fails: nobody waits for long, or asks too often.
-
-In virtual time, with a driver of a few lines. `test_slots_stores` has those of real servers.
-"""
+"""Wake-ups for shared slots when their connection fails: nobody waits long, or asks too often."""
 
 import asyncio
 import contextlib

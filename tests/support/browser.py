@@ -27,9 +27,6 @@ _SWITCHES = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
     "--remote-debugging-port=0",
 )
 
@@ -40,25 +37,18 @@ class Tab:
     def __init__(self, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
         self._socket = socket
         self._number = 0
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.errors: list[str] = []
 
-    async def listen(self) -> None:
-        async for message in self._socket:
-            reply = message.json()
-            if "id" in reply:
-                self._answers.pop(reply["id"]).set_result(reply)
-            elif reply["method"] == "Runtime.exceptionThrown":
+    async def call(self, method: str, **params: object) -> dict[str, Any]:
+        """Call the browser, and note the errors that it reports meanwhile."""
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        while (reply := await self._socket.receive_json()).get("id") != self._number:
+            if reply["method"] == "Runtime.exceptionThrown":
                 self.errors.append(str(reply["params"]["exceptionDetails"]))
             elif reply["method"] == "Log.entryAdded":
                 entry = reply["params"]["entry"]
                 self.errors += [entry["text"]] if entry["level"] == "error" else []
-
-    async def call(self, method: str, **params: object) -> dict[str, Any]:
-        self._number += 1
-        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        reply = await answer
         assert "error" not in reply, reply["error"]
         return dict(reply["result"])
 
@@ -101,11 +91,9 @@ async def open_tab() -> AsyncGenerator[Tab]:
                     address = (await response.json())["webSocketDebuggerUrl"]
                 async with session.ws_connect(address, max_msg_size=0) as socket:
                     tab = Tab(socket)
-                    listening = asyncio.create_task(tab.listen())
                     for domain in ("Page", "Runtime", "Log"):
                         await tab.call(f"{domain}.enable")
                     yield tab
-                await listening
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

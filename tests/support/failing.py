@@ -3,12 +3,9 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from aiothrottle import StoreUnavailable
-from aiothrottle.algorithms import Algorithm, SlidingWindowLog, TokenBucket
-from aiothrottle.stores import Answer, Claim, Granted, Key, MemoryStore, SlotStore, Store
-from tests.support.servers import FaultProxy
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores import Claim, Key, MemoryStore, SlotStore
 from tests.support.virtually import now
 
 PROCESSES = "aiothrottle.processes"
@@ -57,42 +54,23 @@ class Client(SlotStore):
         await asyncio.sleep(server.latency / 2)
         return answer
 
-    async def reserve(self, *call: Any, **options: Any) -> Answer:
-        answer: Answer = await self.ask("reserve", *call, **options)
-        return answer
+    async def reserve(self, *call: Any, **options: Any) -> Any:
+        return await self.ask("reserve", *call, **options)
 
     async def refund(self, *call: Any, **options: Any) -> None:
         await self.ask("refund", *call, **options)
 
-    async def peek(self, *call: Any, **options: Any) -> Answer:
-        answer: Answer = await self.ask("peek", *call, **options)
-        return answer
+    async def peek(self, *call: Any, **options: Any) -> Any:
+        return await self.ask("peek", *call, **options)
 
-    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        answer: Answer = await self.ask("record", key, algorithm, cost)
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Any:
+        answer = await self.ask("record", key, algorithm, cost)
         if key != PROCESSES:
             self.server.recorded.append(cost)
         return answer
 
-    async def claim(self, key: Key, claim: Claim) -> Granted:
-        granted: Granted = await self.ask("claim", key, claim)
-        return granted
+    async def claim(self, key: Key, claim: Claim) -> Any:
+        return await self.ask("claim", key, claim)
 
     async def clear(self, key: Key) -> None:
         await self.server.clear(key)
-
-
-async def cancel_in_the_midst(proxy: FaultProxy, store: Store) -> None:
-    """Cancel calls whose reply is under way: no other call gets it, and none is spent twice."""
-    window = SlidingWindowLog("10/min")
-    proxy.delay = 0.005
-    for _ in range(5):
-        proxy.replying.clear()
-        task = asyncio.create_task(store.reserve("key", window, [1]))
-        await proxy.replying.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    proxy.delay = 0.0
-    assert (await store.peek("another", TokenBucket("7/s"))).remaining == 7.0
-    assert 4 <= (await store.peek("key", window)).remaining <= 9

@@ -87,12 +87,7 @@ class Link(MemoryStore):
 
 
 def share(
-    link: Link,
-    limit: int = 3,
-    *,
-    lease: float = 3.0,
-    per_process: int | None = None,
-    **options: Any,
+    link: Link, limit: int = 3, *, lease: float = 3.0, per_process: Any = None, **options: Any
 ) -> RateLimiter:
     slots = SharedConcurrency(limit, lease, per_process)
     return RateLimiter(concurrency_limit=slots, store=link, key="x", **options)

@@ -43,13 +43,7 @@ class DictStore(SwapStore):
         data = self.records.get(key)
         return data, data, self.clock()
 
-    async def swap(
-        self,
-        key: Key,
-        mark: bytes | None,
-        data: bytes | None,
-        seconds: float,  # noqa: ARG002 - nothing expires
-    ) -> bool:
+    async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002 - nothing expires
         if self.records.get(key) != mark:
             return False
         if data is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiothrottle import RateLimiter, SlidingWindowLog
-from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.virtually import now
@@ -48,36 +47,29 @@ class Watched(MemoryStore):
             self.open -= 1
 
     async def reserve(
-        self,
-        key: Key,
-        algorithm: Algorithm[Any],
-        costs: Sequence[float],
-        *,
-        max_reservation: float = 0.0,
+        self, key: Key, algorithm: Any, costs: Sequence[float], **options: Any
     ) -> Answer:
         self.costs.append(list(costs))
         self.asked_at.append(now())
-        self.horizons.append(max_reservation)
+        self.horizons.append(options.get("max_reservation", 0.0))
         if self.way:
             await asyncio.sleep(self.way)
-        answer = await super().reserve(key, algorithm, costs, max_reservation=max_reservation)
+        answer = await super().reserve(key, algorithm, costs, **options)
         self.instants += answer.instants
         await self.answer("reserve", key)
         await asyncio.sleep(self.latency / 2)
         return answer
 
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
+    async def refund(self, key: Key, algorithm: Any, cost: float, instant: float) -> None:
         await self.answer("refund", key)
         self.refunds.append((instant, cost))
         await super().refund(key, algorithm, cost, instant)
 
-    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+    async def peek(self, key: Key, algorithm: Any, cost: float = 1.0) -> Answer:
         await self.answer("peek", key)
         return await super().peek(key, algorithm, cost)
 
-    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+    async def record(self, key: Key, algorithm: Any, cost: float = 1.0) -> Answer:
         await self.answer("record", key)
         return await super().record(key, algorithm, cost)
 
