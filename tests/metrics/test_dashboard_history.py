@@ -6,19 +6,15 @@ import re
 
 import aiohttp
 import pytest
-from redis.asyncio import Redis
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve, server
 from aiothrottle.dashboard.feed import Feed, shared_use
-from aiothrottle.stores.redis import RedisStore
-from tests.metrics.streaming import streaming
+from aiothrottle.stores import MemoryStore
+from tests.metrics.causing import streaming
 from tests.support.browser import needs_browser, open_tab
 from tests.support.failing import Client, Server
-from tests.support.servers import Valkey
 from tests.support.virtually import now, virtual
-
-# ---- what is shown of keys ---------------------------------------------------------------------
 
 
 @virtual
@@ -63,9 +59,6 @@ async def test_latest_keys_are_shown_and_none_is_made() -> None:
     assert len(keyed) == 0
     feed.snapshot()
     assert len(keyed) == 0, "a snapshot makes no forgotten key anew"
-
-
-# ---- the past ----------------------------------------------------------------------------------
 
 
 @virtual
@@ -126,19 +119,16 @@ async def test_pauses_of_a_key_are_one_line() -> None:
     assert [each["key"] for each in feed.snapshot()["pauses"]][::9] == ["key 19", "key 10"]
 
 
-async def test_shared_use_counts_all_processes(valkey: Valkey) -> None:
-    async with Redis(port=valkey.port) as first, Redis(port=valkey.port) as second:
-        shown, other = (
-            RateLimiter("100/min", store=RedisStore(client), key="shared", guard=0.0)
-            for client in (first, second)
-        )
-        async with shown, other, serve(shown) as url, streaming(url) as received:
-            assert (await received())["limiters"][0]["inUse"] is None, "no store was asked yet"
-            await shown.acquire(10)
-            await other.acquire(30)
-            in_use = None
-            while in_use != pytest.approx(0.4, abs=0.001):
-                in_use = (await received())["limiters"][0]["inUse"]
+async def test_shared_use_counts_all_processes() -> None:
+    store = MemoryStore()
+    shown, other = (RateLimiter("100/min", store=store, key="k", guard=0.0) for _ in range(2))
+    async with shown, other, serve(shown) as url, streaming(url) as received:
+        assert (await received())["limiters"][0]["inUse"] is None, "no store was asked yet"
+        await shown.acquire(10)
+        await other.acquire(30)
+        in_use = None
+        while in_use != pytest.approx(0.4, abs=0.001):
+            in_use = (await received())["limiters"][0]["inUse"]
 
 
 @virtual

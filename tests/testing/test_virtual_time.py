@@ -25,15 +25,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
 
-@virtual
-async def test_years_pass_at_once() -> None:
-    seen = [now()]
-    for seconds in (3600, 3600, 10 * 365 * 86400):  # the last is too long for a selector
-        await asyncio.sleep(seconds)
-        seen.append(now())
-    assert seen == [0.0, 3600.0, 7200.0, 7200.0 + 10 * 365 * 86400]
-
-
 def test_clock_starts_as_given_and_stops_without_timers() -> None:
     async def main() -> float:
         await turns(100)
