@@ -5,15 +5,8 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.algorithms import (
-    Algorithm,
-    FixedWindow,
-    LeakyBucket,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-    TokenBucket,
-)
+from aiothrottle import FixedWindow, KeyedRateLimiter, LeakyBucket, RateLimiter
+from aiothrottle.algorithms import Algorithm, SlidingWindowCounter, SlidingWindowLog, TokenBucket
 from aiothrottle.stores.health import Health, ProcessCount, ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock

@@ -1,5 +1,6 @@
-"""Clients of the stores, with records of their own for each test."""
+"""Virtual time, and clients of the stores, with records of their own for each test."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable
@@ -8,10 +9,23 @@ from typing import Any
 
 import pytest
 
+from aiothrottle.testing import VirtualTimeLoop
 from tests.stores.servers import SERVERS, Make, stores
 from tests.support.servers import SlowServers
 
 _NUMBERS = itertools.count()
+# All others need a real server, or a file. Here time jumps, and is exact.
+IN_VIRTUAL_TIME = {
+    *("calls", "fairness", "far_store", "prefetch", "shared", "shared_resources"),
+    *("shared_wait_until", "slots", "wakes"),
+}
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]] | None:
+    is_virtual = item.path.stem.removeprefix("test_") in IN_VIRTUAL_TIME
+    return {"virtual": VirtualTimeLoop} if is_virtual else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,15 +41,10 @@ class Make(Protocol):
 async def stores(
     kind: str, server: Any, prefix: str, *, port: Any = None, timeout: float = 5.0, **options: Any
 ) -> AsyncGenerator[Make]:
-    """Yield a function that makes stores, of one client.
+    """Yield a function that makes stores of one client, with its options.
 
-    Args:
-        kind: A key of `SERVERS`.
-        server: The server, or the folder of the file.
-        prefix: Begins the names of the records, or names their collection.
-        port: That of a proxy in front of the server.
-        timeout: Seconds, of the stores, and of the client of memcached.
-        options: Options of the client.
+    The names of records begin with the prefix, or their collection has it. The port is that of a
+    proxy in front of the server.
     """
     port = port or getattr(server, "port", 0)
     make: Any

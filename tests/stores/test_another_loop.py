@@ -18,10 +18,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.support.serving import until
 from tests.support.virtually import now, turns
 
-
-@pytest.fixture(autouse=True)
-def _no_automatic_collection(no_automatic_collection: None) -> None:
-    """Collect only where a test says so."""
+pytestmark = pytest.mark.usefixtures("no_automatic_collection")
 
 
 class Slow(MemoryStore):
@@ -60,16 +57,15 @@ def on_a_loop(
         loop.close()
 
 
-@pytest.fixture
-def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What closed loops log about the tasks that they leave is no concern here."""
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Collect only where a test says so; what closed loops log of their tasks is no concern."""
     caplog.set_level(logging.CRITICAL, "asyncio")
     caplog.set_level(logging.INFO, "aiothrottle")  # which is the handler's, too
-    yield caplog
+    yield
     gc.collect()
 
 
-@pytest.mark.usefixtures("quiet")
 def test_dead_try_takes_no_slot_of_waiters() -> None:
     store = Slow("reserve")
     limiter = RateLimiter(
@@ -93,7 +89,6 @@ def test_dead_try_takes_no_slot_of_waiters() -> None:
     on_a_loop(second)
 
 
-@pytest.mark.usefixtures("quiet")
 def test_debt_is_recorded_once() -> None:
     store = Slow("record")
     limiter = RateLimiter("1000/s", store=store, key="k", guard=0)
@@ -121,7 +116,7 @@ def test_debt_is_recorded_once() -> None:
     assert [call for call in store.calls if call[0] == "record"] == [("record", 49.0)]
 
 
-def test_loops_at_the_same_time_have_an_outage_each(quiet: pytest.LogCaptureFixture) -> None:
+def test_loops_at_the_same_time_have_an_outage_each(caplog: pytest.LogCaptureFixture) -> None:
     store = Slow()
     store.is_down = True
 
@@ -141,10 +136,9 @@ def test_loops_at_the_same_time_have_an_outage_each(quiet: pytest.LogCaptureFixt
     for loop, waiting in zip(loops, begun, strict=True):
         loop.run_until_complete(end(waiting))
         loop.close()
-    assert [record.levelname for record in quiet.records] == ["WARNING"] * 2 + ["INFO"] * 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["INFO"] * 2
 
 
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("end", [3.0 + step / 80 for step in range(8)])
 def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
     store = MemoryStore()
@@ -172,7 +166,6 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
     on_a_loop(second)
 
 
-@pytest.mark.usefixtures("quiet")
 def test_dead_return_of_a_store_ends_no_other_return() -> None:
     store = Slow("record")
     store.is_down = True

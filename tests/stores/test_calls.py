@@ -9,7 +9,7 @@ import pytest
 
 from aiothrottle import StoreUnavailable
 from aiothrottle.stores.calls import Calls, send_alone
-from tests.support.virtually import now, turns, virtual
+from tests.support.virtually import now, turns
 from tests.support.watching import own_tasks, stand_still, sweep
 
 
@@ -68,7 +68,6 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 # ---- the queue -----------------------------------------------------------------------------------
 
 
-@virtual
 async def test_calls_share_round_trips_and_keep_their_order() -> None:
     server = await Server(limit=3, batch=10).ready()
     before, begin = asyncio.all_tasks(), now()
@@ -94,7 +93,6 @@ async def test_calls_share_round_trips_and_keep_their_order() -> None:
     assert server.batches == [["a"], ["end of b"], ["b"], ["c"]]
 
 
-@virtual
 async def test_preparation_is_done_once_and_retried_if_it_failed() -> None:
     server = Server(limit=4, batch=1)
     server.prepare_error = OSError("no")
@@ -113,7 +111,6 @@ async def test_preparation_is_done_once_and_retried_if_it_failed() -> None:
 # ---- timeouts ------------------------------------------------------------------------------------
 
 
-@virtual
 async def test_timeout_counts_no_queue_and_outlasts_late_turns() -> None:
     server = await Server(limit=1, batch=1).ready()
     server.latency = 0.9
@@ -140,7 +137,6 @@ async def test_timeout_counts_no_queue_and_outlasts_late_turns() -> None:
     ],
     ids=["silent", "slow to fail"],
 )
-@virtual
 async def test_bad_server_fails_all_queued_calls(
     limit: int, latency: float, error: Exception | None, reason: str, seconds: float
 ) -> None:
@@ -157,7 +153,6 @@ async def test_bad_server_fails_all_queued_calls(
     assert await server.calls.ask(1) == 1
 
 
-@virtual
 async def test_call_without_an_answer_fails_alone_if_others_get_theirs() -> None:
     server = await Server(batch=1).ready()
     server.latency = 60.0
@@ -169,7 +164,6 @@ async def test_call_without_an_answer_fails_alone_if_others_get_theirs() -> None
     assert isinstance(error, StoreUnavailable)
 
 
-@virtual
 async def test_failures_with_answers_between_them_do_not_add_up() -> None:
     server = await Server(limit=1, batch=1).ready()
     server.latency, failure = 0.6, ConnectionResetError("reset")
@@ -183,7 +177,6 @@ async def test_failures_with_answers_between_them_do_not_add_up() -> None:
     assert isinstance(third, StoreUnavailable)
 
 
-@virtual
 async def test_failure_harms_its_own_calls_alone() -> None:
     server = await Server(limit=1, batch=2).ready()
     server.error = ConnectionResetError("reset")
@@ -213,7 +206,6 @@ async def test_failure_harms_its_own_calls_alone() -> None:
 
 
 @pytest.mark.parametrize(("passed", "later"), [(0.0, 0.5), (0.5, 0.0), (0.8, 0.0), (0.99, 0.0)])
-@virtual
 async def test_blocked_loop_is_not_a_silent_server(passed: float, later: float) -> None:
     reply = asyncio.get_running_loop().create_future()
 
@@ -245,7 +237,6 @@ async def test_blocked_loop_is_not_a_silent_server(passed: float, later: float) 
     ],
     ids=repr,
 )
-@virtual
 async def test_every_driver_error_is_an_outage(error: Exception) -> None:
     server = await Server().ready()
     server.error = error
@@ -266,7 +257,6 @@ def test_program_exit_is_not_an_outage(stop: type[BaseException]) -> None:
         runner.run(main())
 
 
-@virtual
 async def test_timeout_reports_the_drivers_reason_and_not_the_callers() -> None:
     """A driver that retries by itself keeps the reason to itself."""
 
@@ -299,7 +289,6 @@ async def test_timeout_reports_the_drivers_reason_and_not_the_callers() -> None:
 # ---- cancellation, and other loops ---------------------------------------------------------------
 
 
-@virtual
 async def test_cancellation_harms_no_other_and_is_not_hidden() -> None:
     server = await Server(limit=1).ready()
     tasks = server.ask(*range(6))
@@ -329,7 +318,6 @@ async def test_cancellation_harms_no_other_and_is_not_hidden() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 100.0])
-@virtual
 async def test_cancellation_that_the_driver_swallows_is_not_hidden(timeout: float | None) -> None:
     async def send(calls: list[int]) -> list[int]:
         with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` of Python 3.11 may
@@ -344,7 +332,6 @@ async def test_cancellation_that_the_driver_swallows_is_not_hidden(timeout: floa
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])
-@virtual
 async def test_swept_dispatchers_leave_nobody_waiting(step: int) -> None:
     server = await Server(batch=2).ready()
     tasks = server.ask(*range(20))
@@ -381,7 +368,6 @@ class PatientDriver:
 
 
 @pytest.mark.parametrize("more_seconds", [0.0, 0.04])
-@virtual
 async def test_reply_of_a_blocked_loop_is_read(more_seconds: float) -> None:
     driver = PatientDriver(more_seconds)
     await turns()
@@ -393,7 +379,6 @@ async def test_reply_of_a_blocked_loop_is_read(more_seconds: float) -> None:
 
 
 @pytest.mark.parametrize("blocked", [0.0, 1.2])
-@virtual
 async def test_dead_server_and_cancelled_caller_wait_little(blocked: float) -> None:
     driver = PatientDriver()
     await turns()

@@ -10,22 +10,15 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter
-from aiothrottle.algorithms import (
-    Algorithm,
-    FixedWindow,
-    LeakyBucket,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-    TokenBucket,
-)
+from aiothrottle import FixedWindow, LeakyBucket, RateLimiter
+from aiothrottle.algorithms import Algorithm, SlidingWindowCounter, SlidingWindowLog, TokenBucket
 from aiothrottle.stores import Key, Loaded
 from aiothrottle.stores.swap import Contention
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now
 from tests.support.watching import Watched, cancel
 
 
@@ -56,7 +49,6 @@ async def granted(limiters: list[RateLimiter], seconds: float, tasks: int = 1) -
 # ---- more processes than tokens of a second ------------------------------------------------------
 
 
-@virtual
 async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
     # One store, from which each process is a little further away.
     latencies = [0.001 + 0.0001 * process for process in range(8)]
@@ -69,7 +61,6 @@ async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
     assert evenness(counts) >= 0.97
 
 
-@virtual
 async def test_many_processes_are_granted_in_turn_and_one_left_alone_reserves_less() -> None:
     store = Watched(latency=0.001)
     limiters = [RateLimiter(10, store=store, key="k") for _ in range(65)]
@@ -128,7 +119,6 @@ async def compete(processes: int, seconds: float = SECONDS) -> tuple[list[int], 
     return [store.won for store in stores], sum(store.lost for store in stores)
 
 
-@virtual
 async def test_processes_lose_few_swaps_take_turns_and_never_give_up() -> None:
     (won,), lost = await compete(1)
     assert won == pytest.approx(ATTEMPTS, abs=2), "one alone never pauses"
@@ -203,7 +193,6 @@ async def observe(rate: int, seconds: float, guard: float | None = None) -> list
 
 
 @pytest.mark.parametrize("rate", [10, 100, 1000])
-@virtual
 async def test_observer_counts_the_limit_and_most_of_it_with_a_guard(rate: int) -> None:
     periods = 3
     seen = await observe(rate, periods + 3.0)
@@ -236,7 +225,6 @@ async def periods(limiter: RateLimiter, store: Jittery) -> list[float]:
         ("10/s", {"guard": 0.2}, [1.2]),
     ],
 )
-@virtual
 async def test_default_guard_is_a_part_of_the_shortest_period(
     rate: Any, options: dict[str, Any], expected: list[float]
 ) -> None:

@@ -10,7 +10,7 @@ from aiothrottle import LeakyBucket, RateLimiter, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.batching import Batching
 from aiothrottle.testing import greatest_count
-from tests.support.virtually import now, virtual, visit, visits
+from tests.support.virtually import now, visit, visits
 from tests.support.watching import Watched, others
 
 
@@ -57,7 +57,6 @@ def used(granted: Sequence[float], rate: float, begin: float, end: float) -> flo
         (0.1, 1, 100, 30, {"max_reservation": 0.15}),
     ],
 )
-@virtual
 async def test_far_store_uses_the_whole_limit(
     round_trip: float, processes: int, rate: int, workers: int, options: dict[str, float]
 ) -> None:
@@ -80,7 +79,6 @@ def test_call_of_a_far_store_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket, LeakyBucket])
-@virtual
 async def test_far_tokens_are_used_at_most_twenty_ms_late(algorithm: type[Algorithm[Any]]) -> None:
     store = Far(0.2)
     limits: dict[str, Any] = {"algorithm": algorithm, "store": store, "key": "k"}
@@ -93,7 +91,6 @@ async def test_far_tokens_are_used_at_most_twenty_ms_late(algorithm: type[Algori
     assert max(late) <= 0.1 + 0.02 + 1e-9
 
 
-@virtual
 async def test_far_prefetch_is_for_tasks_that_come_back() -> None:
     store = Far(0.2)
     limiter = RateLimiter("100/s", store=store, key="k")
@@ -112,7 +109,6 @@ async def test_far_prefetch_is_for_tasks_that_come_back() -> None:
     assert store.calls.total() < 15
 
 
-@virtual
 async def test_first_requests_prefetch_nothing() -> None:
     store = Far(0.01)
     limiter = RateLimiter("3/min", store=store, key="k")
@@ -122,7 +118,6 @@ async def test_first_requests_prefetch_nothing() -> None:
     assert store.costs == [[1], [1]]
 
 
-@virtual
 async def test_round_trip_that_grows_and_shrinks_is_followed() -> None:
     store = Far(0.0)
     sharing = asyncio.create_task(
@@ -143,7 +138,6 @@ async def test_round_trip_that_grows_and_shrinks_is_followed() -> None:
 
 
 @pytest.mark.parametrize("cost", [1, 3, 5])
-@virtual
 async def test_reservations_of_light_waiters_do_not_starve_one_ahead_of_them(cost: float) -> None:
     rates: list[Any] = ["20/s", "30/min"]  # the tokens of one call come two seconds apart
     limiter = RateLimiter(rates, algorithm=LeakyBucket, guard=0.0, store=Far(0.2), key="x")

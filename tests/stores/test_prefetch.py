@@ -9,8 +9,8 @@ import pytest
 
 from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable
 from aiothrottle.stores import MemoryStore
-from aiothrottle.testing import VirtualTimeLoop, greatest_count
-from tests.support.virtually import now, turns, virtual, visit, visits
+from aiothrottle.testing import greatest_count
+from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
 
 # At most so many are prefetched in one call: those of 30 ms.
@@ -41,7 +41,6 @@ def sizes(store: Watched) -> list[int]:
     return [len(costs) for costs in store.costs]
 
 
-@virtual
 async def test_prefetched_tokens_need_no_call_and_are_refunded_when_they_expire() -> None:
     store, limiter = watched("1000/h", latency=0.01, prefetch="50/200ms")
     for _ in range(11):
@@ -62,7 +61,6 @@ async def test_prefetched_tokens_need_no_call_and_are_refunded_when_they_expire(
     assert store.calls["reserve"] == 3
 
 
-@virtual
 async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
     store, limiter = watched("10/h", prefetch="50/1s")
     await visit(limiter)
@@ -84,7 +82,6 @@ async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
     assert store.costs == [[1.0]] * 20
 
 
-@virtual
 async def test_try_acquire_uses_prefetched_tokens() -> None:
     store, limiter = watched("10/h", prefetch="9/1s")
     await visit(limiter)
@@ -95,7 +92,6 @@ async def test_try_acquire_uses_prefetched_tokens() -> None:
     assert (await limiter.peek()).retry_after == 3600
 
 
-@virtual
 async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
     store = Watched(latency=0.002)
     limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
@@ -110,7 +106,6 @@ async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
     assert 180 < greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
 
 
-@virtual
 async def test_prefetch_that_expires_takes_nothing_from_waiters() -> None:
     store, limiter = watched("10/10s", prefetch="2/1s", max_reservation=20)
     await asyncio.gather(*visits(limiter, 15))
@@ -119,7 +114,6 @@ async def test_prefetch_that_expires_takes_nothing_from_waiters() -> None:
     assert await store.remaining("10/10s") == 5
 
 
-@virtual
 async def test_explicit_prefetch_disables_the_adaptive_one() -> None:
     store, limiter = watched(RATE, prefetch="50/100ms")
     await hurry(limiter, 1)
@@ -150,7 +144,6 @@ def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     assert store.calls["record"] == 0
 
 
-@virtual
 async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
     store, limiter = watched(RATE, latency=NEAR)
     events: list[object] = []
@@ -171,7 +164,6 @@ async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
     assert sizes(store)[3:] == [1] * 5
 
 
-@virtual
 async def test_tokens_taken_by_others_are_waited_for() -> None:
     """They were not known here: so some prefetched tokens may be ready only later."""
     store, limiter = watched(RATE)
@@ -186,26 +178,19 @@ async def test_tokens_taken_by_others_are_waited_for() -> None:
     assert await store.remaining(RATE) == 1000
 
 
-def test_prefetched_token_is_not_used_after_its_time() -> None:
+async def test_prefetched_token_is_not_used_after_its_time() -> None:
     """Within one turn, which was a long one."""
     time = 0.0
-
-    async def work() -> None:
-        nonlocal time
-        store, limiter = watched(RATE, clock=lambda: time)
-        for _ in range(10):
-            async with limiter.throttle():
-                time += 0.015
-        await has_spent(store, 10)
-        # The second of each four at the most: the third would be later than 20 ms.
-        assert sum(cost for _, cost in store.refunds) > 0
-        assert len(store.costs) >= 5
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(work())
+    store, limiter = watched(RATE, clock=lambda: time)
+    for _ in range(10):
+        async with limiter.throttle():
+            time += 0.015
+    await has_spent(store, 10)
+    # The second of each four at the most: the third would be later than 20 ms.
+    assert sum(cost for _, cost in store.refunds) > 0
+    assert len(store.costs) >= 5
 
 
-@virtual
 async def test_heavy_request_pause_and_slots_refund_the_prefetched_tokens() -> None:
     store, limiter = watched(RATE)
     await hurry(limiter, 2)
@@ -226,7 +211,6 @@ async def test_heavy_request_pause_and_slots_refund_the_prefetched_tokens() -> N
     await has_spent(store, 7)
 
 
-@virtual
 async def test_store_error_and_closing_end_the_prefetch() -> None:
     store, limiter = watched(RATE)
     hurrying = asyncio.create_task(hurry(limiter, 100))
@@ -249,7 +233,6 @@ async def test_store_error_and_closing_end_the_prefetch() -> None:
     assert await store.remaining(RATE) == 1000 - limiter.statistics().granted
 
 
-@virtual
 async def test_immediate_next_request_reuses_the_consumer() -> None:
     store, limiter = watched("10/s", latency=0.001)
     seen: set[asyncio.Task[object]] = set()

@@ -12,7 +12,7 @@ from aiothrottle.algorithms import AllOf, SlidingWindowLog, WaitUntil
 from aiothrottle.errors import CostTooHigh, LimiterClosed, StoreUnavailable, ThrottleTimeout
 from aiothrottle.stores import Answer, Key, MemoryStore, Store
 from aiothrottle.testing import greatest_count
-from tests.support.virtually import now, turns, virtual, visit, visits
+from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, rest, stand_still, sweep, watched
 
 Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
@@ -21,7 +21,6 @@ Unchecked: TypeAlias = Any  # an argument of a caller that does not check its ty
 # ---- the queue and its calls ---------------------------------------------------------------------
 
 
-@virtual
 async def test_only_calls_that_may_be_granted_are_made() -> None:
     store, limiter = watched("1/10s", max_reservation=2.0)
     await visit(limiter)
@@ -43,7 +42,6 @@ async def test_only_calls_that_may_be_granted_are_made() -> None:
     assert (store.costs, store.calls) == ([[10]], {"reserve": 1}), "an idle one makes none"
 
 
-@virtual
 async def test_heavy_head_is_not_starved_by_small_reservations() -> None:
     store, limiter = watched("100/s", burst=5)
     await asyncio.gather(*visits(limiter, 5))
@@ -80,7 +78,6 @@ class Scripted(Watched):
     ],
     ids=["late answer", "urgent heavy request"],
 )
-@virtual
 async def test_granted_waiter_keeps_its_reservation(
     script: list[tuple[float, float]], heavy: bool, granted_at: list[float]
 ) -> None:
@@ -108,7 +105,6 @@ async def test_granted_waiter_keeps_its_reservation(
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.004])
-@virtual
 async def test_cancellation_at_any_turn_loses_and_mints_no_token(latency: float) -> None:
     """The first of two waiters is cancelled: the other one takes over what it had."""
     outcomes = set[bool]()
@@ -129,7 +125,6 @@ async def test_cancellation_at_any_turn_loses_and_mints_no_token(latency: float)
 
 
 @pytest.mark.parametrize("method", ["acquire", "try_acquire"])
-@virtual
 async def test_answer_without_a_caller_is_refunded(method: str) -> None:
     store = Watched()
     store.may_answer.clear()
@@ -154,7 +149,6 @@ async def test_answer_without_a_caller_is_refunded(method: str) -> None:
     assert await store.remaining("2/h") == 2
 
 
-@virtual
 async def test_reservation_that_cannot_be_used_in_its_time_is_refunded() -> None:
     store, limiter = watched("1/s")
     await visit(limiter)
@@ -181,7 +175,6 @@ async def test_reservation_that_cannot_be_used_in_its_time_is_refunded() -> None
 
 @pytest.mark.parametrize("others_come", [False, True])
 @pytest.mark.parametrize("end", ["cancelled", "closed"])
-@virtual
 async def test_turn_of_other_processes_ends_well(end: str, *, others_come: bool) -> None:
     """A process that lets others call first is not stuck, and leaves no task, in that time."""
     store = Watched()
@@ -206,7 +199,6 @@ async def test_turn_of_other_processes_ends_well(end: str, *, others_come: bool)
 # ---- errors --------------------------------------------------------------------------------------
 
 
-@virtual
 async def test_store_error_is_raised_in_each_waiter() -> None:
     store = Watched()
     store.error = StoreUnavailable("it is out")
@@ -226,7 +218,6 @@ async def test_store_error_is_raised_in_each_waiter() -> None:
     await rest()
 
 
-@virtual
 async def test_answer_that_cannot_be_used_is_raised_in_the_waiter() -> None:
     wrong: Any = "at once"
     limiter = RateLimiter("10/s", store=Scripted((0.0, wrong)), key="k")
@@ -235,7 +226,6 @@ async def test_answer_that_cannot_be_used_is_raised_in_the_waiter() -> None:
         await asyncio.wait_for(waiting, 10)
 
 
-@virtual
 async def test_task_sweep_stops_no_waiter_and_loses_no_debt() -> None:
     store = Watched()
     store.may_answer.clear()
@@ -262,7 +252,6 @@ async def test_task_sweep_stops_no_waiter_and_loses_no_debt() -> None:
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.2])
-@virtual
 async def test_first_unknown_error_of_a_refund_is_logged(
     latency: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,7 +271,6 @@ async def test_first_unknown_error_of_a_refund_is_logged(
     assert "\n" not in message
 
 
-@virtual
 async def test_unknown_error_of_a_charge_gives_up_the_others() -> None:
     store, limiter = watched("100/s")
     permits = [await limiter.acquire() for _ in range(3)]
@@ -296,7 +284,6 @@ async def test_unknown_error_of_a_charge_gives_up_the_others() -> None:
 # ---- closing -----------------------------------------------------------------------------------
 
 
-@virtual
 async def test_closing_rejects_waiters_and_refunds_reservations() -> None:
     store, limiter = watched("1/s")
     await visit(limiter)
@@ -321,7 +308,6 @@ async def test_closing_rejects_waiters_and_refunds_reservations() -> None:
 # ---- the other methods -------------------------------------------------------------------------
 
 
-@virtual
 async def test_try_acquire_spends_what_fits_and_never_waits() -> None:
     store, limiter = watched("2/s", concurrency_limit=5)
     first, second, third = [await limiter.try_acquire() for _ in range(3)]
@@ -345,7 +331,6 @@ async def test_try_acquire_spends_what_fits_and_never_waits() -> None:
     assert await waiting == pytest.approx(1.0, abs=0.01)
 
 
-@virtual
 async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:
     store, limiter = watched("100/s")
     async with limiter.throttle() as permit:
@@ -370,7 +355,6 @@ async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:
     assert await waiting == 7
 
 
-@virtual
 async def test_refunds_and_debts_reach_the_store() -> None:
     store, limiter = watched("10/h", latency=0.1)
     async with limiter.throttle() as early:
@@ -402,7 +386,6 @@ async def test_refunds_and_debts_reach_the_store() -> None:
 
 # The store has rejected the waiter before, or has reserved the next tokens for it.
 @pytest.mark.parametrize("max_reservation", [0.5, None])
-@virtual
 async def test_timeout_below_known_wait_rejects_now(max_reservation: float | None) -> None:
     _, limiter = watched("1/10s", max_reservation=max_reservation)
     await visit(limiter)
@@ -419,7 +402,6 @@ async def test_timeout_below_known_wait_rejects_now(max_reservation: float | Non
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])
-@virtual
 async def test_wait_that_the_store_tells_rejects_those_that_cannot_wait_so_long(
     latency: float,
 ) -> None:
@@ -438,7 +420,6 @@ async def test_wait_that_the_store_tells_rejects_those_that_cannot_wait_so_long(
     assert (limiter.statistics().rejected, now() < 12) == (3, True)
 
 
-@virtual
 async def test_update_changes_the_calls_and_keeps_the_record() -> None:
     _, limiter = watched("1/10s", max_reservation=0)
     await visit(limiter)
@@ -469,7 +450,6 @@ async def test_update_changes_the_calls_and_keeps_the_record() -> None:
     ],
     ids=["rates", "resources"],
 )
-@virtual
 async def test_order_of_the_rates_makes_no_difference(
     rates: Unchecked, in_another_order: Unchecked
 ) -> None:
@@ -482,7 +462,6 @@ async def test_order_of_the_rates_makes_no_difference(
 # ---- keys and arguments --------------------------------------------------------------------------
 
 
-@virtual
 async def test_each_key_has_its_own_record() -> None:
     store = Watched()
     keyed, other = (KeyedRateLimiter("1/10s", store=store, key="mail") for _ in range(2))

@@ -29,7 +29,6 @@ async def remaining(limiter: RateLimiter) -> dict[str, float]:
     return {name: resource.remaining for name, resource in decision.resources.items()}
 
 
-@virtual
 async def test_settled_cost_reaches_the_store() -> None:
     store = Watched(latency=0.01)
     one, other = limiter_on(store), limiter_on(store)
@@ -45,7 +44,6 @@ async def test_settled_cost_reaches_the_store() -> None:
         assert permit.costs == {"requests": 3, "tokens": 1}
 
 
-@virtual
 async def test_requests_that_do_not_wait_name_each_resource() -> None:
     limiter = limiter_on(Watched())
     seen: list[object] = []
@@ -66,7 +64,6 @@ async def test_requests_that_do_not_wait_name_each_resource() -> None:
     assert await remaining(limiter) == {"requests": 20, "tokens": 100}
 
 
-@virtual
 async def test_server_quota_of_one_resource_leaves_the_others() -> None:
     store = Watched()
     limiter = limiter_on(store)
@@ -86,7 +83,6 @@ async def test_server_quota_of_one_resource_leaves_the_others() -> None:
     assert await waiting == 60
 
 
-@virtual
 async def test_known_wait_rejects_at_once_and_other_costs_are_asked_for() -> None:
     limiter = limiter_on(Watched(), {"requests": "20/s", "tokens": "100/h"})
     await visit(limiter, {"tokens": 90})
@@ -151,7 +147,6 @@ async def test_processes_together_keep_each_limit(
 @pytest.mark.parametrize(
     ("choice", "granted", "waiting"), [("local", 4, 4), ("open", 12, 0), ("closed", 0, 8)]
 )
-@virtual
 async def test_fallback_serves_during_an_outage(choice: str, granted: int, waiting: int) -> None:
     server = Server()
     rates = {"requests": "20/min", "tokens": "100/min"}

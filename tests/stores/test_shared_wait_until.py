@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter, ThrottleTimeout, WaitUntil
-from tests.support.virtually import now, outcomes, turns, virtual, visit, visits
+from tests.support.virtually import now, outcomes, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, rest, watched
 
 ALGORITHM = WaitUntil(interval=1, raise_after=5, limit=10)
@@ -17,7 +17,6 @@ def begin(**options: Any) -> tuple[Watched, RateLimiter]:
     return watched(algorithm=ALGORITHM, **options)
 
 
-@virtual
 async def test_simultaneous_requests_are_one_call_rejected_ones_count() -> None:
     store, limiter = begin()
     tasks = visits(limiter, 10, timeout=60)  # longer than the maximum wait
@@ -35,7 +34,6 @@ async def test_simultaneous_requests_are_one_call_rejected_ones_count() -> None:
     assert (answers[9:], store.calls["reserve"]) == (["9", *["10"] * 1190], 2)
 
 
-@virtual
 async def test_reported_wait_never_exceeds_the_limit() -> None:
     _, limiter = begin(latency=0.25)
     tasks = visits(limiter, 15)
@@ -47,7 +45,6 @@ async def test_reported_wait_never_exceeds_the_limit() -> None:
     assert all(9 < float(str(each)) <= 10 for each in answers[15:])
 
 
-@virtual
 async def test_try_acquire_is_not_counted_as_rejected() -> None:
     store, limiter = begin()
     assert await limiter.try_acquire()
@@ -60,7 +57,6 @@ async def test_try_acquire_is_not_counted_as_rejected() -> None:
     assert await visit(limiter) == 5.0
 
 
-@virtual
 async def test_timeout_shorter_than_the_wait_takes_nothing() -> None:
     store, limiter = begin(latency=0.01)
     tasks = visits(limiter, 3)
@@ -78,7 +74,6 @@ async def test_timeout_shorter_than_the_wait_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("timeout", "ends_at"), [(4.0, 2.1), (4.9, 5.4)])
-@virtual
 async def test_timeout_includes_the_wait_for_the_store(timeout: float, ends_at: float) -> None:
     store, limiter = begin(latency=0.1)
     store.may_answer.clear()
@@ -94,7 +89,6 @@ async def test_timeout_includes_the_wait_for_the_store(timeout: float, ends_at: 
     assert await asyncio.gather(*tasks) == pytest.approx([2.05, 3.05, 4.05, 5.05, 6.05])
 
 
-@virtual
 async def test_costs_are_intervals_and_zero_makes_no_call() -> None:
     store, limiter = begin()
     with pytest.raises(ValueError, match="two rates"):
@@ -105,7 +99,6 @@ async def test_costs_are_intervals_and_zero_makes_no_call() -> None:
     assert store.costs == [[3, 2, 1, 1]]
 
 
-@virtual
 async def test_cancelled_waiter_refunds_the_last_reservation() -> None:
     store, limiter = begin()
     tasks = visits(limiter, 5)
@@ -119,7 +112,6 @@ async def test_cancelled_waiter_refunds_the_last_reservation() -> None:
     assert not others()
 
 
-@virtual
 async def test_cancelled_during_the_call_is_refunded_and_costs_others_nothing() -> None:
     store, limiter = begin()
     store.may_answer.clear()
@@ -140,7 +132,6 @@ async def test_cancelled_during_the_call_is_refunded_and_costs_others_nothing() 
     assert [instant - first for instant, _ in store.refunds[1:]] == [3, 2, 1, 0]
 
 
-@virtual
 async def test_reservation_that_fits_nobody_is_replaced() -> None:
     """The reservation of three is of no use to those of cost one: it would grant two at once."""
     _, limiter = begin()
@@ -153,7 +144,6 @@ async def test_reservation_that_fits_nobody_is_replaced() -> None:
     assert granted_at[1] >= granted_at[0] + 1
 
 
-@virtual
 async def test_priority_decides_the_order_not_the_rejections() -> None:
     _, limiter = begin()
     tasks = visits(limiter, 6)
@@ -167,7 +157,6 @@ async def test_priority_decides_the_order_not_the_rejections() -> None:
     assert await outcomes([*urgent, *tasks]) == [7, 8, 9, 10]
 
 
-@virtual
 async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     store, limiter = begin()
     tasks = visits(limiter, 6)
@@ -182,7 +171,6 @@ async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     assert await tasks[5] >= 6  # whose reservation that was, and which is no longer rejected
 
 
-@virtual
 async def test_arrival_in_a_pause_is_decided_after_it_or_rejected_at_once() -> None:
     store, limiter = begin()
     limiter.pause(2)
@@ -200,7 +188,6 @@ async def test_arrival_in_a_pause_is_decided_after_it_or_rejected_at_once() -> N
     assert await visit(limiter) == 7 + 9
 
 
-@virtual
 async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
     store, limiter = begin()
     tasks = visits(limiter, 6)
@@ -213,7 +200,6 @@ async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
     assert limiter.statistics().rejected == 0
 
 
-@virtual
 async def test_server_quota_beyond_the_maximum_wait_rejects() -> None:
     store, limiter = begin()
     async with limiter.throttle() as permit:

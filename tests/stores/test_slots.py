@@ -13,7 +13,7 @@ from aiothrottle.stores import Claim, Key, MemoryStore, Store
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import now, turns, virtual
+from tests.support.virtually import now, turns
 from tests.support.watching import Watched
 
 
@@ -26,7 +26,6 @@ def with_rate(store: Store, rate: str, limit: int) -> RateLimiter:
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(None, 4.0), ("5/s", 11.2)])
-@virtual
 async def test_all_processes_keep_and_use_the_limit(rate: str | None, seconds: float) -> None:
     shared = Shared()
     links = [Link(shared, wakes=place > 0) for place in range(4)]
@@ -46,7 +45,6 @@ async def test_all_processes_keep_and_use_the_limit(rate: str | None, seconds: f
     assert not shared.wakes
 
 
-@virtual
 async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
     link = Link(Shared())
     link.latency = 0.1
@@ -71,7 +69,6 @@ async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
     assert sum(task.done() for task in tasks) == 6
 
 
-@virtual
 async def test_slots_are_leased_for_what_the_rate_admits_soon() -> None:
     link = Link(Shared())
     limiter = with_rate(link, "8/s", 100)
@@ -82,7 +79,6 @@ async def test_slots_are_leased_for_what_the_rate_admits_soon() -> None:
         task.cancel()
 
 
-@virtual
 async def test_lease_is_renewed_each_third_and_idle_makes_no_calls() -> None:
     shared = Shared()
     link = Link(shared)
@@ -101,7 +97,6 @@ async def test_lease_is_renewed_each_third_and_idle_makes_no_calls() -> None:
     assert shared.is_empty
 
 
-@virtual
 async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
     server = Server()
     holder, limiter = (
@@ -125,7 +120,6 @@ async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
     permit.release()
 
 
-@virtual
 async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -152,7 +146,6 @@ async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_lat
 # ---- cancelled and closed ------------------------------------------------------------------------
 
 
-@virtual
 async def test_cancellation_at_any_point_returns_everything() -> None:
     for after in range(15):
         shared = Shared()
@@ -176,7 +169,6 @@ async def test_cancellation_at_any_point_returns_everything() -> None:
         assert limiter.statistics().in_flight == 0
 
 
-@virtual
 async def test_closing_returns_unused_slots() -> None:
     shared = Shared()
     link = Link(shared)
@@ -198,7 +190,6 @@ async def test_closing_returns_unused_slots() -> None:
     assert shared.is_empty
 
 
-@virtual
 async def test_closing_waits_for_a_request_that_waits_for_its_token_only() -> None:
     server = Server()
     limiter = with_rate(Client(server), "9/s", 9)
@@ -215,7 +206,6 @@ async def test_closing_waits_for_a_request_that_waits_for_its_token_only() -> No
     decision.permit.release()
 
 
-@virtual
 async def test_request_that_does_not_wait_claims_one_slot() -> None:
     wanted: list[int] = []
 
@@ -264,7 +254,6 @@ def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
 # ---- with the rest -------------------------------------------------------------------------------
 
 
-@virtual
 async def test_peek_and_try_acquire_count_all_slots() -> None:
     shared = Shared()
     limiter, other = share(Link(shared), 1), share(Link(shared), 1)
@@ -282,7 +271,6 @@ async def test_peek_and_try_acquire_count_all_slots() -> None:
     assert await other.peek()
 
 
-@virtual
 async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
     shared = Shared()
     link = Link(shared)
@@ -303,7 +291,6 @@ async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
     assert now() >= 100
 
 
-@virtual
 async def test_updated_limit_applies() -> None:
     limiter = share(Link(Shared()), 1)
     _held = await limiter.acquire()

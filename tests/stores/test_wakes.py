@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aiothrottle.stores.redis_wakes import Wakes
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now
 
 
 class Line:
@@ -82,7 +82,6 @@ async def listening(owners: int = 1, *, is_silent: bool = False) -> AsyncGenerat
     assert all(line.is_closed for line in driver.lines)
 
 
-@virtual
 async def test_messages_wake_their_owner_and_are_pinged_for_less_and_less() -> None:
     async with listening(3) as driver:
         assert (await driver.woken_in(1.0)).total() == 0
@@ -97,7 +96,6 @@ async def test_messages_wake_their_owner_and_are_pinged_for_less_and_less() -> N
         assert not driver.woken - Counter({"1": 1, "2": 1})
 
 
-@virtual
 async def test_silent_connection_is_doubted_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     async with listening(4) as driver:
@@ -123,7 +121,6 @@ async def test_silent_connection_is_doubted_and_replaced(caplog: pytest.LogCaptu
         assert await driver.woken_in(0.01) == {"3": 1}
 
 
-@virtual
 async def test_failing_connection_is_replaced_after_growing_pauses() -> None:
     async with listening() as driver:
         await asyncio.sleep(1.0)
@@ -149,7 +146,6 @@ async def test_failing_connection_is_replaced_after_growing_pauses() -> None:
         assert len(driver.lines) == opened + 1
 
 
-@virtual
 async def test_cancelled_reader_ends_though_the_driver_swallows_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +161,6 @@ async def test_cancelled_reader_ends_though_the_driver_swallows_that(
         assert len(driver.lines) == 1
 
 
-@virtual
 async def test_doubt_wakes_at_a_bounded_pace() -> None:
     async with listening(100, is_silent=True) as driver:
         woken = await driver.woken_in(10.0)

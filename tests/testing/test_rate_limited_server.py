@@ -15,9 +15,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -127,14 +126,12 @@ def test_greatest_count_is_its_definition(instants: list[float], period: float) 
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+async def session() -> AsyncIterator[ClientSession]:
+    async with ClientSession(timeout=ClientTimeout(total=30)) as session:
         yield session
 
 
-async def statuses(
-    session: aiohttp.ClientSession, server: RateLimitedServer, count: int
-) -> list[int]:
+async def statuses(session: ClientSession, server: RateLimitedServer, count: int) -> list[int]:
     """Send `count` requests, one after the other."""
     result: list[int] = []
     for _ in range(count):
@@ -144,7 +141,7 @@ async def statuses(
     return result
 
 
-async def test_server_without_limits_admits_all(session: aiohttp.ClientSession) -> None:
+async def test_server_without_limits_admits_all(session: ClientSession) -> None:
     before = time.monotonic()
     async with RateLimitedServer() as server:
         async with session.put(server.url / "a b" % {"c": "d"}, data=b"body") as response:
@@ -166,7 +163,7 @@ async def test_server_without_limits_admits_all(session: aiohttp.ClientSession) 
     ],
 )
 async def test_rate_and_retry_after_follow_the_algorithm(
-    session: aiohttp.ClientSession, arguments: dict[str, Any], expected: int, seconds: int
+    session: ClientSession, arguments: dict[str, Any], expected: int, seconds: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
         assert await statuses(session, server, 6) == [200] * expected + [429] * (6 - expected)
@@ -183,7 +180,7 @@ async def test_rate_and_retry_after_follow_the_algorithm(
     [("429-seconds", 429), ("429-date", 429), ("429", 429), ("503", 503)],
 )
 async def test_throttled_response_has_the_chosen_form(
-    session: aiohttp.ClientSession, throttled_response: ThrottledResponse, status: int
+    session: ClientSession, throttled_response: ThrottledResponse, status: int
 ) -> None:
     async with RateLimitedServer("1/h", throttled_response=throttled_response) as server:
         assert await statuses(session, server, 2) == [200, status]
@@ -201,14 +198,14 @@ async def test_throttled_response_has_the_chosen_form(
         assert 3500 < int(retry_after) <= 3600
 
 
-async def test_silence_is_no_answer_until_closing(session: aiohttp.ClientSession) -> None:
+async def test_silence_is_no_answer_until_closing(session: ClientSession) -> None:
     async with RateLimitedServer("1/h", throttled_response="silence") as server:
         assert await statuses(session, server, 1) == [200]
         with pytest.raises(TimeoutError):
-            await session.get(server.url, timeout=aiohttp.ClientTimeout(total=0.05))
+            await session.get(server.url, timeout=ClientTimeout(total=0.05))
         waiting = asyncio.create_task(statuses(session, server, 1))
         await until(lambda: server.audit.sent == 3)
-    with pytest.raises(aiohttp.ClientError):
+    with pytest.raises(ClientError):
         await waiting
     assert [request.status for request in server.audit.requests] == [200, None, None]
     assert server.audit.throttled == 2
@@ -234,9 +231,7 @@ class Gate:
         return response
 
 
-async def test_exchange_is_open_until_written_unless_throttled(
-    session: aiohttp.ClientSession,
-) -> None:
+async def test_exchange_is_open_until_written_unless_throttled(session: ClientSession) -> None:
     gate = Gate()
     async with RateLimitedServer(concurrency_limit=2, handler=gate) as server:
         first, second = await session.get(server.url), await session.get(server.url)
@@ -262,7 +257,7 @@ async def test_exchange_is_open_until_written_unless_throttled(
         assert (server.audit.throttled, server.audit.greatest_concurrency) == (1, 2)
 
 
-async def test_slot_of_disconnected_client_is_free_at_once(session: aiohttp.ClientSession) -> None:
+async def test_slot_of_disconnected_client_is_free_at_once(session: ClientSession) -> None:
     gate = Gate()
     async with RateLimitedServer(concurrency_limit=1, handler=gate) as server:
         for _ in range(20):
@@ -278,7 +273,7 @@ async def test_slot_of_disconnected_client_is_free_at_once(session: aiohttp.Clie
 
 
 async def test_answer_to_a_disconnected_client_is_no_error(
-    session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+    session: ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
 
@@ -296,7 +291,7 @@ async def test_answer_to_a_disconnected_client_is_no_error(
 
 
 async def test_handler_reads_large_uploads_and_its_errors_are_recorded(
-    session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+    session: ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         if request.path == "/missing":
@@ -316,7 +311,7 @@ async def test_handler_reads_large_uploads_and_its_errors_are_recorded(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_jittered_request_can_be_overtaken(session: aiohttp.ClientSession) -> None:
+async def test_jittered_request_can_be_overtaken(session: ClientSession) -> None:
     # The first delays of this seed are 0.97 and 0.01 times the jitter.
     async with RateLimitedServer(latency=0.05, jitter=0.2, seed=15) as server:
         sent_at = time.monotonic()
@@ -384,7 +379,7 @@ def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
     assert steps > 1
 
 
-async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -> None:
+async def test_server_can_be_started_only_once(session: ClientSession) -> None:
     server = RateLimitedServer()
     with pytest.raises(RuntimeError, match="before it is started"):
         _ = server.url
@@ -427,7 +422,7 @@ def test_wrong_arguments_are_rejected_at_once(
 
 
 @pytest.mark.parametrize("count", [1, 40])
-async def test_all_linked_pages_can_be_found(session: aiohttp.ClientSession, count: int) -> None:
+async def test_all_linked_pages_can_be_found(session: ClientSession, count: int) -> None:
     async with RateLimitedServer(handler=linked_pages(count)) as server:
         found, todo = {"/"}, ["/"]
         while todo:
