@@ -1,6 +1,7 @@
 """The live page over real HTTP on loopback: its contents, its access rules, and its end."""
 
 import asyncio
+import json
 import logging
 import re
 import socket
@@ -15,6 +16,7 @@ import pytest
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve, server
 from aiothrottle.events import Observer
+from aiothrottle.stores import MemoryStore
 from tests.metrics.causing import outage, retries, streaming
 from tests.support.browser import needs_browser, open_tab
 
@@ -96,6 +98,29 @@ async def test_limiters_and_their_keys_are_shown_separately() -> None:
     assert [key["pausedFor"] > 0 for key in hosts["keys"]] == [False, True]
     assert hosts["pauses"][0]["key"] == "b.example.org"
     assert found["limits"] == ["7 per 1 s"]
+
+
+async def test_shared_use_counts_all_processes() -> None:
+    store = MemoryStore()
+    shown, other = (RateLimiter("100/min", store=store, key="k", guard=0.0) for _ in range(2))
+    async with shown, other, serve(shown) as url, streaming(url) as received:
+        assert (await received())["limiters"][0]["inUse"] is None, "no store was asked yet"
+        await shown.acquire(10)
+        await other.acquire(30)
+        in_use = None
+        while in_use != pytest.approx(0.4, abs=0.001):
+            in_use = (await received())["limiters"][0]["inUse"]
+
+
+async def test_page_that_is_late_gets_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_TICK", 0.02)
+    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
+    async with serve(RateLimiter(10)) as url, aiohttp.ClientSession() as session:
+        await asyncio.sleep(0.5)
+        async with session.get(url + "events") as response:
+            first = await response.content.readuntil(b"\n\n")
+    (history,) = json.loads(first.removeprefix(b"event: history\ndata: "))
+    assert len(history["points"]) >= 3
 
 
 # ---- access ------------------------------------------------------------------------------------
@@ -430,4 +455,23 @@ async def test_browser_page_reports_an_outage_and_the_end() -> None:
                 await tab.evaluate(text_of("#news")) == f"{limiter.name}: the store answers again"
             )
         await tab.until(f"{text_of('#state')}.startsWith('ended')")
+        assert tab.errors == []
+
+
+@needs_browser
+async def test_browser_that_is_late_shows_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_TICK", 0.02)
+    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
+    limiter = RateLimiter("100/s")
+    async with serve(limiter) as url, open_tab() as tab:
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(server, "_TICK", 60.0)  # one event of the present
+        await tab.open(url)
+        await tab.until("document.getElementById('state').textContent === 'live'")
+        path = await tab.evaluate("document.querySelector('path.rate').getAttribute('d')")
+        assert path.count("L") >= 10
+        spans = "[...document.querySelectorAll('.axis span')].map((each) => each.textContent)"
+        assert await tab.evaluate(spans) == ["2 min ago", "1 min ago", "now"]
+        shared = "document.querySelector('[data-is=inUse]').checkVisibility()"
+        assert await tab.evaluate(shared) is False, "it has no store"
         assert tab.errors == []

@@ -1,23 +1,17 @@
-"""What the live page shows of keys, of the past, and of other processes."""
+"""What the live page shows of keys, of the past, and of other processes, in virtual time."""
 
 import asyncio
 import json
 import re
 
-import aiohttp
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.dashboard import serve, server
 from aiothrottle.dashboard.feed import Feed, shared_use
-from aiothrottle.stores import MemoryStore
-from tests.metrics.causing import streaming
-from tests.support.browser import needs_browser, open_tab
 from tests.support.failing import Client, Server
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now
 
 
-@virtual
 async def test_possible_secrets_are_not_shown() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("hosts", keyed, None, now)
@@ -30,7 +24,6 @@ async def test_possible_secrets_are_not_shown() -> None:
     assert not re.search(r"live|user|password|pw", shown)
 
 
-@virtual
 async def test_custom_label_names_keys_or_fails_for_one() -> None:
     keyed = KeyedRateLimiter(100)
     labels: dict[object, str] = {7: "account 7"}
@@ -42,7 +35,6 @@ async def test_custom_label_names_keys_or_fails_for_one() -> None:
     assert [key["name"] for key in shown["keys"] or ()] == ["account 7"]
 
 
-@virtual
 async def test_latest_keys_are_shown_and_none_is_made() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("hosts", keyed, None, now)
@@ -61,7 +53,6 @@ async def test_latest_keys_are_shown_and_none_is_made() -> None:
     assert len(keyed) == 0, "a snapshot makes no forgotten key anew"
 
 
-@virtual
 async def test_history_keeps_rates_and_the_limits_of_their_time() -> None:
     limiter = RateLimiter("10/s")
     feed = Feed("limiter", limiter, None, now)
@@ -85,7 +76,6 @@ async def test_history_keeps_rates_and_the_limits_of_their_time() -> None:
     assert len(young.history) == 5, "none in the first 2.5 s, which are no average"
 
 
-@virtual
 async def test_each_key_has_its_rate_and_its_limit() -> None:
     keyed = KeyedRateLimiter("100/s", overrides={"slow": {"rate_limit": "10/min"}})
     feed = Feed("keys", keyed, str, now)
@@ -102,7 +92,6 @@ async def test_each_key_has_its_rate_and_its_limit() -> None:
     assert slow["perSecond"] == pytest.approx(1 / 6)
 
 
-@virtual
 async def test_pauses_of_a_key_are_one_line() -> None:
     keyed = KeyedRateLimiter("10/s")
     feed = Feed("keys", keyed, str, now)
@@ -119,19 +108,6 @@ async def test_pauses_of_a_key_are_one_line() -> None:
     assert [each["key"] for each in feed.snapshot()["pauses"]][::9] == ["key 19", "key 10"]
 
 
-async def test_shared_use_counts_all_processes() -> None:
-    store = MemoryStore()
-    shown, other = (RateLimiter("100/min", store=store, key="k", guard=0.0) for _ in range(2))
-    async with shown, other, serve(shown) as url, streaming(url) as received:
-        assert (await received())["limiters"][0]["inUse"] is None, "no store was asked yet"
-        await shown.acquire(10)
-        await other.acquire(30)
-        in_use = None
-        while in_use != pytest.approx(0.4, abs=0.001):
-            in_use = (await received())["limiters"][0]["inUse"]
-
-
-@virtual
 async def test_outage_is_shown_and_leaves_the_use_unknown() -> None:
     server = Server()
     limiter = RateLimiter("20/s", store=Client(server), key="k", on_store_error="open")
@@ -154,33 +130,3 @@ async def test_outage_is_shown_and_leaves_the_use_unknown() -> None:
         server.mode = "refuses"
         assert await shared_use(limiter) is None
     assert await shared_use(RateLimiter(10)) is None
-
-
-async def test_page_that_is_late_gets_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_TICK", 0.02)
-    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
-    async with serve(RateLimiter(10)) as url, aiohttp.ClientSession() as session:
-        await asyncio.sleep(0.5)
-        async with session.get(url + "events") as response:
-            first = await response.content.readuntil(b"\n\n")
-    (history,) = json.loads(first.removeprefix(b"event: history\ndata: "))
-    assert len(history["points"]) >= 3
-
-
-@needs_browser
-async def test_browser_that_is_late_shows_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_TICK", 0.02)
-    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
-    limiter = RateLimiter("100/s")
-    async with serve(limiter) as url, open_tab() as tab:
-        await asyncio.sleep(1.0)
-        monkeypatch.setattr(server, "_TICK", 60.0)  # one event of the present
-        await tab.open(url)
-        await tab.until("document.getElementById('state').textContent === 'live'")
-        path = await tab.evaluate("document.querySelector('path.rate').getAttribute('d')")
-        assert path.count("L") >= 10
-        spans = "[...document.querySelectorAll('.axis span')].map((each) => each.textContent)"
-        assert await tab.evaluate(spans) == ["2 min ago", "1 min ago", "now"]
-        shared = "document.querySelector('[data-is=inUse]').checkVisibility()"
-        assert await tab.evaluate(shared) is False, "it has no store"
-        assert tab.errors == []

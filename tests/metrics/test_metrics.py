@@ -21,7 +21,7 @@ from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.stores import MemoryStore
 from tests.metrics.causing import outage, retries
-from tests.support.virtually import now, turns, virtual
+from tests.support.virtually import now, turns
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana.json"
 Labels: TypeAlias = tuple[str, ...]
@@ -106,7 +106,6 @@ async def live(limiter: RateLimiter) -> list[object]:
 # ---- what is counted -------------------------------------------------------------------------
 
 
-@virtual
 async def test_every_event_is_counted(prometheus: Prometheus, telemetry: Telemetry) -> None:
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     for each in (prometheus, telemetry):
@@ -143,7 +142,6 @@ async def test_every_event_is_counted(prometheus: Prometheus, telemetry: Telemet
     waiting.cancel()
 
 
-@virtual
 async def test_retries_and_tokens_are_counted(prometheus: Prometheus, telemetry: Telemetry) -> None:
     limiter = RateLimiter({"requests": "600/min", "tokens": "100/s"})
     for each in (prometheus, telemetry):
@@ -159,7 +157,6 @@ async def test_retries_and_tokens_are_counted(prometheus: Prometheus, telemetry:
     assert telemetry.values()["resource.tokens"] == {("requests",): 5, ("tokens",): 60}
 
 
-@virtual
 async def test_store_has_a_gauge_after_outage(prometheus: Prometheus, telemetry: Telemetry) -> None:
     async with outage() as (limiter, end):
         prometheus.metrics.watch(limiter, "api")
@@ -172,7 +169,6 @@ async def test_store_has_a_gauge_after_outage(prometheus: Prometheus, telemetry:
         assert prometheus("store_up") == 1
 
 
-@virtual
 async def test_rate_is_read_from_any_algorithm(prometheus: Prometheus) -> None:
     adjusted = RateLimiter(["10/s", "100/min"])
     permit = await adjusted.acquire()
@@ -198,7 +194,6 @@ async def test_rate_is_read_from_any_algorithm(prometheus: Prometheus) -> None:
 # ---- keys --------------------------------------------------------------------------------------
 
 
-@virtual
 async def test_keys_have_labels_on_request_up_to_a_bound(
     prometheus: Prometheus, telemetry: Telemetry
 ) -> None:
@@ -221,7 +216,6 @@ async def test_keys_have_labels_on_request_up_to_a_bound(
         assert either.keys("users") == {"1": 2, "a": 1, "b": 1, "other": 2}
 
 
-@virtual
 async def test_key_that_is_no_valid_text_leaves_the_others_readable(
     prometheus: Prometheus, telemetry: Telemetry
 ) -> None:
@@ -234,7 +228,6 @@ async def test_key_that_is_no_valid_text_leaves_the_others_readable(
     assert len(prometheus.keys("keyed")) == 4  # with that of other keys
 
 
-@virtual
 async def test_unwatched_limiter_is_uncounted(prometheus: Prometheus, telemetry: Telemetry) -> None:
     limiter = RateLimiter(100)
     stop, stop_telemetry = (it.metrics.watch(limiter, "api") for it in (prometheus, telemetry))
@@ -252,7 +245,6 @@ async def test_unwatched_limiter_is_uncounted(prometheus: Prometheus, telemetry:
     unwatch()
 
 
-@virtual
 async def test_prometheus_may_scrape_in_its_own_thread(prometheus: Prometheus) -> None:
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "hosts", keys=1000)
@@ -310,7 +302,6 @@ def test_bound_of_infinity_makes_no_second_bucket(prometheus: Prometheus) -> Non
 # ---- other programs ----------------------------------------------------------------------------
 
 
-@virtual
 async def test_grafana_queries_name_existing_metrics(prometheus: Prometheus) -> None:
     async with outage() as (limiter, _):
         prometheus.metrics.watch(limiter, "api")
@@ -330,7 +321,6 @@ async def test_grafana_queries_name_existing_metrics(prometheus: Prometheus) -> 
     assert used == all_of_them, "all are shown"
 
 
-@virtual
 async def test_span_of_a_request_has_its_wait_and_retries(telemetry: Telemetry) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

@@ -41,9 +41,8 @@ async def visit(
     limiter: RateLimiter, cost: Cost | None = None, *, stay: float = 0.0, **options: Any
 ) -> float:
     """Enter the limiter once, and return the time of the grant."""
-    given: tuple[Any, ...] = (
-        () if cost is None else (cost,)
-    )  # a default cost may take the fast path
+    # A default cost may take the fast path.
+    given: tuple[Any, ...] = () if cost is None else (cost,)
     async with limiter.throttle(*given, **options):
         began = now()
         if stay:
