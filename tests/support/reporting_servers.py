@@ -8,6 +8,7 @@ server.
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from typing import Protocol
@@ -33,31 +34,27 @@ def _date(now: float, renewed: float = 0.0) -> dict[str, str]:
 _LATE = 0.9
 
 
+@dataclass
 class Windows:
     """Fixed windows; each begins with the first request after the end of the one before."""
 
-    def __init__(
-        self,
-        report: Report,
-        throttled: Callable[[float, float], str],
-        *,
-        limit: int = LIMIT,
-        period: float = PERIOD,
-        renewed: float = 0.0,
-    ) -> None:
-        self.limit, self.period = limit, period
-        self._report, self._throttled, self._renewed = report, throttled, renewed
-        self._resets_at, self._count = -math.inf, 0
+    report: Report
+    throttled: Callable[[float, float], str]
+    limit: int = LIMIT
+    period: float = PERIOD
+    renewed: float = 0.0
+    _resets_at: float = -math.inf
+    _count: int = 0
 
     def answer(self, now: float) -> Answer:
         if now >= self._resets_at:
             self._resets_at, self._count = now + self.period, 0
         self._count += 1
-        headers = self._report(now, self._resets_at, max(0, self.limit - self._count))
-        headers |= _date(now, self._renewed)
+        headers = self.report(now, self._resets_at, max(0, self.limit - self._count))
+        headers |= _date(now, self.renewed)
         if self._count <= self.limit:
             return 200, headers
-        return 429, headers | {"Retry-After": self._throttled(now, self._resets_at)}
+        return 429, headers | {"Retry-After": self.throttled(now, self._resets_at)}
 
 
 def _wait(now: float, resets_at: float) -> int:
