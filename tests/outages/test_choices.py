@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency
+from aiothrottle import (
+    KeyedRateLimiter,
+    RateLimiter,
+    SharedConcurrency,
+    StoreUnavailable,
+    ThrottleTimeout,
+)
 from aiothrottle.algorithms import TokenBucket, WaitUntil
-from aiothrottle.errors import StoreUnavailable, ThrottleTimeout
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.store import CHOICES, OnStoreError

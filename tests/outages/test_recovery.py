@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency
+from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency, StoreUnavailable
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
