@@ -125,6 +125,7 @@ async def test_outage_is_shown_and_leaves_the_use_unknown() -> None:
     await limiter.aclose()
     server = Server()
     async with RateLimiter("100/min", store=Client(server), key="x") as limiter:
+        assert await shared_use(limiter) is None, "no store was asked yet"
         await limiter.acquire(50)
         assert await shared_use(limiter) == pytest.approx(0.5)
         server.mode = "refuses"
