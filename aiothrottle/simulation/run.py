@@ -120,7 +120,7 @@ def simulate(
     latency: float = 0.05,
     jitter: float = 0.01,
     seconds: float = 60.0,
-    changes: Mapping[float, Server] = MappingProxyType({}),
+    changes: Mapping[float, Server | RateLike] = MappingProxyType({}),
     retry: Retry = Retry(),  # noqa: B008 - a frozen value
     seed: int = 0,
 ) -> Outcome:
@@ -145,8 +145,8 @@ def simulate(
         latency: The least seconds that a request, and its response too, travels.
         jitter: The most seconds that it travels longer, at random, uniformly.
         seconds: How long the server is observed.
-        changes: The servers that replace it, by the seconds after which they do. Each starts with
-            nothing counted.
+        changes: The servers, or rates, that replace it, by the seconds after which they do. Each
+            starts with nothing counted.
         retry: How throttled requests are retried; by default as a session does.
         seed: Of all randomness. The demand and the phase are the same for all clients and servers,
             and so are the delays, in the order of sending: outcomes can be compared.
@@ -185,7 +185,10 @@ def simulate(
     for seconds_after in changes:
         check_number("the time of a change", seconds_after, "seconds", above=0)
     world = _World(
-        servers={0.0: server if isinstance(server, Server) else Server(server), **changes},
+        servers={
+            at: it if isinstance(it, Server) else Server(it)
+            for at, it in {0.0: server, **changes}.items()
+        },
         latency=latency,
         jitter=jitter,
         seconds=seconds,

@@ -208,6 +208,14 @@ def test_seed_decides_phase_and_outcome() -> None:
     assert len(throttled(Server("20/s", "fixed-window", phase=0.1))) == 1
 
 
+def test_change_is_a_server_or_just_its_rate() -> None:
+    first, second = (
+        simulate(window(), WINDOW, changes={5.0: new}) for new in ("5/s", Server("5/s"))
+    )
+    assert first == second
+    assert first.throttled > 0
+
+
 def test_outcome_is_a_value_also_without_requests() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     assert str(outcome) == (
