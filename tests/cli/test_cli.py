@@ -213,19 +213,18 @@ def test_unknown_or_missing_argument_prints_usage_and_no_other(command: Command)
 def test_list_in_the_other_format_is_rejected(tmp_path: Path, command: Command, out: Path) -> None:
     line, json_line = "http://127.0.0.1:9/\n", '{"url": "http://127.0.0.1:9/"}\n'
     listed = tmp_path / "list"
-    for option, other, text in (
-        ("--input-file", "--requests", json_line),
-        ("--requests", "--input-file", line),
+    for option, text, expected in (
+        ("--input-file", json_line.encode(), "give it with --requests"),
+        ("--requests", line.encode(), "give it with --input-file"),
+        ("--input-file", gzip.compress(line.encode()), "the list is compressed: gzip -dc FILE | "),
+        ("--requests", gzip.compress(json_line.encode()), "the list is compressed: gzip -dc "),
+        ("--input-file", line.encode("utf-16"), "the list is in UTF-16: save it in UTF-8"),
     ):
-        listed.write_text(text * 50)
+        listed.write_bytes(text * 50)
         ended = command("fetch", option, listed, "-o", out)
         (error,) = ended.messages.splitlines()
-        assert f"give it with {other}" in error
+        assert expected in error
         assert (ended.status, out.read_text()) == (2, "")
-    listed.write_bytes(gzip.compress(line.encode()))
-    ended = command("fetch", "-i", listed, "-o", out)
-    assert "the list is compressed: gzip -dc FILE | aiothrottle fetch" in ended.messages
-    assert (ended.status, out.read_text()) == (2, "")
 
 
 def test_fetch_needs_a_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,7 @@ class UrlReader:
         """
         if line.place == 1 and line.text.lstrip().startswith(b"{"):
             raise ListError("the list has JSON, not URLs: give it with --requests")
-        if line.place == 1 and line.text.startswith(b"\x1f\x8b"):
-            raise ListError("the list is compressed: gzip -dc FILE | aiothrottle fetch ...")
+        _check_encoding(line)
         address = read_address(line.text)
         if address is None:
             return None
@@ -122,6 +121,7 @@ class JsonReader:
         Raises:
             ListError: It is the first line, and of another format.
         """
+        _check_encoding(line)
         text = line.text.strip()
         if not text or text.startswith(b"#"):
             return None
@@ -191,6 +191,14 @@ class JsonReader:
 
 
 Reader: TypeAlias = UrlReader | JsonReader
+
+
+def _check_encoding(line: Line) -> None:
+    """Reject a list of which no line can be read."""
+    if line.place == 1 and line.text.startswith(b"\x1f\x8b"):
+        raise ListError("the list is compressed: gzip -dc FILE | aiothrottle fetch ...")
+    if line.place == 1 and line.text.startswith((b"\xff\xfe", b"\xfe\xff")):  # as of PowerShell
+        raise ListError("the list is in UTF-16: save it in UTF-8")
 
 
 def _fields(text: bytes, longest: int) -> dict[str, Any]:
