@@ -357,6 +357,7 @@ OTHER_DATA = {
     RECORD + b"no\n{}\n": 2,
     b'{"name": 1}\n': 1,
     b"[1]\n": 1,
+    b"[" * 200_000 + b"\n": 1,
     b'{"url": 1}\n': 1,
 }
 

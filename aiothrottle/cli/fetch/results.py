@@ -464,7 +464,7 @@ def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
 def _identity(line: bytes) -> str | None:
     try:
         record: object = json.loads(line)
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     fields = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
     url, own, number = (fields.get(name) for name in ("url", "id", "line"))
