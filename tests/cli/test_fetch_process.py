@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -147,6 +148,17 @@ def test_closed_pipe_ends_the_run(serve: Serve) -> None:
         assert fetch.wait(10) == 141
         assert fetch.stderr is not None
         assert fetch.stderr.read() == ""
+
+
+def test_named_pipe_has_a_reader_until_the_run_ends(serve: Serve, out: Path) -> None:
+    url = serve().url
+    os.mkfifo(out)
+    with start("fetch", "-", "-o", str(out)) as fetch:
+        write(fetch, url)
+        with out.open() as pipe:
+            assert json.loads(pipe.readline())["status"] == 200
+        write(fetch, url)
+        assert fetch.wait(10) == 141
 
 
 def test_run_goes_on_when_nobody_reads_its_messages(serve: Serve, out: Path) -> None:

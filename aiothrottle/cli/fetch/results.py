@@ -405,9 +405,11 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
             return Output(_STANDARD_OUTPUT, Counter())
         except OSError as error:
             raise OutputError(f"standard output cannot be written: {error.strerror}") from error
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
+    flags = os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
     try:
-        descriptor = os.open(path, flags, 0o666)
+        # A pipe that is open for reading, too, would neither wait for its reader nor miss it.
+        access = os.O_WRONLY if path.is_fifo() else os.O_RDWR
+        descriptor = os.open(path, flags | access, 0o666)
     except OSError as error:
         if not follow and path.is_symlink():
             raise OutputError(
