@@ -98,6 +98,7 @@ def test_closed_output_is_no_traceback() -> None:
 # With the complaint. A list or file that is missing would be named in the complaint.
 WRONG = [
     ("fetch http://a/ --resume", "--resume needs a file to continue"),
+    ("fetch http://a/ -o -", "leave it out for standard output"),
     ("fetch - -i -", "- was given more than once"),
     ("fetch http://a/ ''", "a URL is empty"),
     ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),

@@ -188,7 +188,9 @@ class Saved:
     max_filesize: int | None = option("BYTES", _size)
 
     def __post_init__(self) -> None:
-        """Reject a resume of nothing."""
+        """Reject a resume of nothing, and what curl takes for the standard output."""
+        if self.output == Path("-"):
+            raise ValueError("--output - would be a file named -: leave it out for standard output")
         if self.resume and self.output is None and self.output_dir is None:
             raise ValueError("--resume needs a file to continue: give --output or --output-dir")
 
