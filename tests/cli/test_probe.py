@@ -111,7 +111,8 @@ def test_printed_limiter_was_tried_at_the_server(
     ended = command("probe", url, *FIND)
     assert "up to 2000 more, one after the other" in ended.messages
     assert "It admitted 20 requests in " in ended.printed
-    assert "It admits about 20/s, bursts of 20.\n" in ended.printed
+    # What the server may have admitted by its rate meanwhile is no burst.
+    assert re.search(r"It admits about 20/s, bursts of (1\d|20)\.\n", ended.printed)
     assert re.search(r"With the limiter below it throttled none of \d+ requests", ended.printed)
     assert ended.printed.endswith('RateLimiter("20/s", guard=0.05)\n')
 
