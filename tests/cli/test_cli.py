@@ -217,9 +217,9 @@ def test_list_in_the_other_format_is_rejected(tmp_path: Path, command: Command, 
     for option, text, expected in (
         ("--input-file", json_line.encode(), "give it with --requests"),
         ("--requests", line.encode(), "give it with --input-file"),
-        ("--input-file", gzip.compress(line.encode()), "the list is compressed: gzip -dc FILE | "),
-        ("--requests", gzip.compress(json_line.encode()), "the list is compressed: gzip -dc "),
-        ("--input-file", line.encode("utf-16"), "the list is in UTF-16: save it in UTF-8"),
+        ("--input-file", gzip.compress(line.encode()), "give it as text in UTF-8"),
+        ("--requests", gzip.compress(json_line.encode()), "give it as text in UTF-8"),
+        ("--input-file", line.encode("utf-16"), "give it as text in UTF-8"),
     ):
         listed.write_bytes(text * 50)
         ended = command("fetch", option, listed, "-o", out)

@@ -194,11 +194,9 @@ Reader: TypeAlias = UrlReader | JsonReader
 
 
 def _check_encoding(line: Line) -> None:
-    """Reject a list of which no line can be read."""
-    if line.place == 1 and line.text.startswith(b"\x1f\x8b"):
-        raise ListError("the list is compressed: gzip -dc FILE | aiothrottle fetch ...")
-    if line.place == 1 and line.text.startswith((b"\xff\xfe", b"\xfe\xff")):  # as of PowerShell
-        raise ListError("the list is in UTF-16: save it in UTF-8")
+    """Reject a list that is compressed, or in UTF-16, as PowerShell writes it."""
+    if line.place == 1 and line.text.startswith((b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff")):
+        raise ListError("the list is compressed or in UTF-16: give it as text in UTF-8")
 
 
 def _fields(text: bytes, longest: int) -> dict[str, Any]:

@@ -313,7 +313,8 @@ def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
 
 _STANDARD_OUTPUT = 1
 # Windows has no such flag, and lets only administrators create links.
-_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+_CREATE: int = os.O_CREAT | os.O_APPEND
+_CREATE_NO_LINK: int = _CREATE | getattr(os, "O_NOFOLLOW", 0)
 # A pipe that is ready accepts this much without blocking (POSIX's PIPE_BUF).
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
 
@@ -407,11 +408,10 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
             return Output(_STANDARD_OUTPUT, Counter())
         except OSError as error:
             raise OutputError(f"standard output cannot be written: {error.strerror}") from error
-    flags = os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
     try:
         # A pipe that is open for reading, too, would neither wait for its reader nor miss it.
-        access = os.O_WRONLY if path.is_fifo() else os.O_RDWR
-        descriptor = os.open(path, flags | access, 0o666)
+        flags = os.O_WRONLY if path.is_fifo() else os.O_RDWR
+        descriptor = os.open(path, flags | (_CREATE if follow else _CREATE_NO_LINK), 0o666)
     except OSError as error:
         if not follow and path.is_symlink():
             raise OutputError(
