@@ -1,18 +1,57 @@
-"""Checks of a recipe against a fake of its server: what every client has to keep."""
+"""The recipes of docs/servers/works-with*.md, and what each has to keep in front of its server."""
 
+import ast
 import asyncio
 import gc
+import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pytest
 from aiohttp import web
 
 from aiothrottle import RateLimiter
 from aiothrottle.testing import RateLimitedServer
+from tests.integrations.clients import Clock
 from tests.support.serving import Handler, hang_up, until
-from tests.support.virtually import counts
+from tests.support.virtually import counts, turns
+
+_FOLDER = Path(__file__).resolve().parents[2] / "docs" / "servers"
+_PAGES = [_FOLDER / "works-with.md", _FOLDER / "works-with-models.md"]
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+async def run_recipe(heading: str) -> dict[str, Any]:
+    """Run the Python blocks under a heading of the page, and return the names that they define.
+
+    Args:
+        heading: The text of a second-level heading of one of the pages.
+
+    Raises:
+        LookupError: No page has such a heading, or there is no Python block under it.
+    """
+    texts: dict[str, str] = {}
+    for page in _PAGES:
+        sections = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        texts |= dict(zip(sections[1::2], sections[2::2], strict=True))
+    blocks = _BLOCK.findall(texts[heading])
+    if not blocks:
+        raise LookupError(f"no Python block under {heading!r} in {_FOLDER}")
+    names: dict[str, Any] = {"__name__": f"recipe of {heading}"}
+    for block in blocks:
+        code = compile(
+            block, f"works-with, {heading}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        )
+        done = eval(code, names)
+        if code.co_flags & inspect.CO_COROUTINE:
+            await done
+    return names
+
+
+# ---- what a recipe keeps -------------------------------------------------------------------------
 
 #: Makes one call of a client, of one request; the argument differs in each.
 Call: TypeAlias = Callable[[int], Awaitable[Any]]
@@ -122,3 +161,41 @@ async def check_lost_connection(recipe: Recipe, losses: int = 1) -> None:
     await recipe.call(1)
     assert recipe.api.server.audit.sent == recipe.limiter.statistics().granted == 1 + losses
     await until(lambda: counts(recipe.limiter) == (0, 0))
+
+
+# ---- time that is moved forward while calls wait -------------------------------------------------
+
+_T = TypeVar("_T")
+
+
+class StandingClock(Clock):
+    """A clock that stands still unless it is moved: requests take no time, on any machine."""
+
+    def time(self) -> float:
+        return 1000.0 + self._skipped
+
+
+async def finish(clock: Clock, limiter: RateLimiter, *calls: Awaitable[_T]) -> list[_T]:
+    """Move the time forward, but only while no request is in flight, until all calls have ended."""
+    ended = asyncio.gather(*calls)
+    while not ended.done():
+        await turns()
+        if counts(limiter)[0] == 0:
+            await clock.skip(0.01)
+    return await ended
+
+
+async def assert_idle(limiter: RateLimiter) -> None:
+    """Assert that no slot is taken, nothing waits, and no socket is left to the collector."""
+    await turns()
+    gc.collect()  # a socket that is not closed warns, and a warning fails the test
+    assert counts(limiter) == (0, 0)
+
+
+def throttled(seconds: int, body: Any = "") -> Handler:
+    """Return a handler that throttles a request for so many seconds."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(body, status=429, headers={"Retry-After": str(seconds)})
+
+    return handler

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from aiothrottle import RateLimiter
-from tests.clients.limits import StandingClock
+from tests.clients.checks import StandingClock
 
 
 @pytest.fixture

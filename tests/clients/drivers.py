@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 from aiohttp import web
 
-from tests.clients.checks import API, Call, Recipe, json_of
-from tests.clients.recipes import run_recipe
+from tests.clients.checks import API, Call, Recipe, json_of, run_recipe
 from tests.clients.s3 import CREDENTIALS, s3
 
 Driver: TypeAlias = Callable[[pytest.MonkeyPatch], AbstractAsyncContextManager[Recipe]]

@@ -14,8 +14,7 @@ from aiohttp import web
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle.events import Event, Paused
 from aiothrottle.integrations.aiobotocore import throttle_session
-from tests.clients.limits import assert_idle, finish
-from tests.clients.recipes import run_recipe
+from tests.clients.checks import assert_idle, finish, run_recipe
 from tests.clients.s3 import CREDENTIALS, s3, slow_down
 from tests.integrations.clients import Clock
 from tests.support.serving import Handler, endless, hang_up, never, serving, until

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
-from tests.clients.checks import API, Recipe, check_limit, check_long_pause
-from tests.clients.recipes import run_recipe
+from tests.clients.checks import API, Recipe, check_limit, check_long_pause, run_recipe
 from tests.support.serving import until
 from tests.support.virtually import counts
 

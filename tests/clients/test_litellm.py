@@ -15,8 +15,8 @@ from tests.clients.checks import (
     check_long_pause,
     check_lost_connection,
     check_throttled_call,
+    run_recipe,
 )
-from tests.clients.recipes import run_recipe
 from tests.support.servers import dead_port
 from tests.support.virtually import counts
 

@@ -16,10 +16,10 @@ from tests.clients.checks import (
     check_long_pause,
     check_lost_connection,
     check_throttled_call,
+    finish,
+    run_recipe,
 )
 from tests.clients.drivers import DRIVERS, s3_files
-from tests.clients.limits import finish
-from tests.clients.recipes import run_recipe
 from tests.clients.s3 import slow_down
 from tests.integrations.clients import Clock
 from tests.support.serving import never, serving, until

@@ -8,7 +8,7 @@ import pytest
 
 from aiothrottle import RateLimiter, TokenBucket, llm
 from aiothrottle.httpx2 import ThrottledTransport
-from tests.clients.recipes import run_recipe
+from tests.clients.checks import run_recipe
 from tests.llm.calling import outcomes, prompt_of
 from tests.llm.fake_api import Failure, FakeAnthropic, FakeAPI, FakeOpenAI
 from tests.support.virtually import counts, virtual

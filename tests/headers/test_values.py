@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.headers import (
-    ServerLimits,
-    parse_http_date,
-    parse_retry_after,
-    profile_for,
-)
+from aiothrottle.headers import ServerLimits, parse_http_date, parse_retry_after, profile_for
 from aiothrottle.headers.parse import parse_response
 from aiothrottle.headers.values import ServerClock
 from tests.support.reading import EPOCH, NOW, read

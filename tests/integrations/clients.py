@@ -9,11 +9,10 @@ import asyncio
 import gzip
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import aiohttp
@@ -83,35 +82,6 @@ class Reply(NamedTuple):
     body: bytes
 
 
-@dataclass
-class Stream:
-    """A response whose headers have arrived; a block around it ends it."""
-
-    raw: Any
-    status: int
-    read: Callable[[], Awaitable[bytes]]
-    chunks: Callable[[], AsyncIterator[bytes]]
-    leave: Callable[[], Awaitable[object]]
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.leave()
-
-
-class Options(NamedTuple):
-    """How a request is sent."""
-
-    body: object = None
-    json: object = None
-    headers: Mapping[str, str] | None = None
-    #: Seconds for the whole request or, in httpx, for each of its steps.
-    timeout: float | None = None
-    redirects: bool = True
-    throttle: Mapping[str, object] | None = None
-
-
 def always(value: object) -> Callable[[object], Any]:
     """Make a hook that returns the value."""
     return lambda _: value
@@ -133,18 +103,67 @@ async def body_of(response: Any) -> bytes:
     return body
 
 
+@dataclass
+class Stream:
+    """A response whose headers have arrived, as the library has it; a block around it ends it."""
+
+    raw: Any
+
+    @property
+    def is_httpx(self) -> bool:
+        return hasattr(self.raw, "aread")
+
+    @property
+    def status(self) -> int:
+        return int(self.raw.status_code if self.is_httpx else self.raw.status)
+
+    async def read(self) -> bytes:
+        return await body_of(self.raw)
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        chunks = self.raw.aiter_bytes() if self.is_httpx else self.raw.content.iter_any()
+        return aiter(chunks)
+
+    async def leave(self) -> None:
+        await (self.raw.aclose() if self.is_httpx else self.raw.__aexit__(None, None, None))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+
 class Client:
-    """A client of one integration; `raw` is the library's own."""
+    """A client; `raw` is a session of aiohttp, or an `AsyncClient` of httpx or httpx2."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
 
-    async def request(self, url: str, method: str, options: Options) -> Stream:
-        raise NotImplementedError
+    async def open(
+        self,
+        url: URL | str,
+        method: str = "GET",
+        *,
+        body: object = None,
+        timeout: float | None = None,
+        redirects: bool = True,
+        throttle: object = None,
+        **options: Any,
+    ) -> Stream:
+        """Send a request, and return the response when its headers have arrived.
 
-    async def open(self, url: URL | str, method: str = "GET", **options: Any) -> Stream:
-        """Send a request, and return the response when its headers have arrived."""
-        return await self.request(str(url), method, Options(**options))
+        The `timeout` is that of the whole request or, in httpx, of each of its steps.
+        """
+        if hasattr(self.raw, "build_request"):
+            options["extensions"] = {} if throttle is None else {"aiothrottle": throttle}
+            options |= {"content": body, "timeout": timeout}
+            request = self.raw.build_request(method, str(url), **options)
+            return Stream(await self.raw.send(request, stream=True, follow_redirects=redirects))
+        given = {"data": body, "throttle": throttle}
+        options |= {name: it for name, it in given.items() if it is not None}
+        options |= {"timeout": ClientTimeout(timeout), "allow_redirects": redirects}
+        return Stream(await self.raw.request(method, str(url), **options))
 
     async def send(self, url: URL | str, method: str = "GET", **options: Any) -> Reply:
         """Send a request and read its response."""
@@ -153,42 +172,6 @@ class Client:
 
     async def close(self) -> None:
         await (self.raw.aclose if hasattr(self.raw, "aclose") else self.raw.close)()
-
-
-class AiohttpClient(Client):
-    """Sends with a session of aiohttp."""
-
-    async def request(self, url: str, method: str, options: Options) -> Stream:
-        named = {"data": options.body, "json": options.json, "throttle": options.throttle}
-        response = await self.raw.request(
-            method,
-            url,
-            headers=options.headers,
-            timeout=ClientTimeout(options.timeout),
-            allow_redirects=options.redirects,
-            **{name: it for name, it in named.items() if it is not None},
-        )
-        leave = partial(response.__aexit__, None, None, None)
-        chunks = response.content.iter_any
-        return Stream(response, response.status, response.read, chunks, leave)
-
-
-class HttpxClient(Client):
-    """Sends with an `AsyncClient` of httpx or httpx2."""
-
-    async def request(self, url: str, method: str, options: Options) -> Stream:
-        request = self.raw.build_request(
-            method,
-            url,
-            content=options.body,
-            json=options.json,
-            extensions={} if options.throttle is None else {"aiothrottle": options.throttle},
-            headers=options.headers,
-            timeout=options.timeout,
-        )
-        response = await self.raw.send(request, stream=True, follow_redirects=options.redirects)
-        status, chunks = response.status_code, response.aiter_bytes
-        return Stream(response, status, response.aread, chunks, response.aclose)
 
 
 @dataclass
@@ -252,7 +235,7 @@ def _session(make: Callable[..., Any]) -> _Start:
     ) -> AsyncGenerator[Client]:
         connector = TCPConnector(limit=connections)
         async with make(limiter, connector=connector, **options) as session:
-            yield AiohttpClient(session)
+            yield Client(session)
 
     return start
 
@@ -283,7 +266,7 @@ def _transport(library: Any, module: Any) -> _Start:
         inner = transport or library.AsyncHTTPTransport(verify=TLS, limits=limits)
         throttled = module.ThrottledTransport(limiter, transport=inner, **options)
         async with library.AsyncClient(transport=throttled, timeout=None) as client:
-            yield HttpxClient(client)
+            yield Client(client)
 
     return start
 

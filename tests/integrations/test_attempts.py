@@ -268,27 +268,6 @@ def test_budget_is_that_of_the_aws_sdks_and_validated() -> None:
 # ---- the policy by itself ------------------------------------------------------------------------
 
 
-def test_delay_of_the_next_attempt() -> None:
-    table: dict[tuple[int, str, int | None, float | None], float | None] = {
-        # Half of 0.5 s, 1 s, 2 s.
-        (1, "GET", 429, None): 0.25,
-        (2, "GET", 429, None): 0.5,
-        (3, "POST", 529, None): 1.0,
-        # Only what may be executed twice.
-        **{(1, it, 502, None): 0.25 for it in ("HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")},
-        (1, "PATCH", 502, None): None,
-        (1, "POST", None, None): None,
-        # Too many attempts, or too long a wait.
-        (4, "GET", 429, 7.0): 7.0,
-        (5, "GET", 429, 7.0): None,
-        (1, "GET", 429, 120.0): 120.0,
-        (1, "GET", 429, 120.5): None,
-    }
-    for (attempt, method, status, wait), expected in table.items():
-        found = Retry().next_delay(attempt, method, status=status, retry_after=wait, uniform=half)
-        assert found == expected, (attempt, method, status, wait)
-
-
 def test_drawn_delay_is_bounded() -> None:
     """By a doubled backoff or, with decorrelated jitter, by three times the last delay."""
     full = Retry(attempts=10**9, backoff=1, max_backoff=5)
@@ -308,7 +287,13 @@ def test_drawn_delay_is_bounded() -> None:
     assert len({Retry().next_delay(1, "GET", status=429) for _ in range(20)}) > 1
 
 
-def test_given_statuses_and_methods_are_used() -> None:
+def test_statuses_and_methods_are_the_given_ones() -> None:
+    methods = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST")
+    # Only what may be executed twice, but for what is throttled.
+    delays = [Retry().next_delay(1, method, status=502, uniform=half) for method in methods]
+    assert delays == [0.25] * 6 + [None] * 2
+    assert Retry().next_delay(3, "POST", status=529, uniform=half) == 1.0
+    assert Retry().next_delay(5, "GET", status=429, retry_after=7.0) is None
     retry = Retry(statuses={418}, methods=["post"])
     assert retry.next_delay(1, "POST", status=418, uniform=half) == 0.25
     assert retry.next_delay(1, "GET", status=418, uniform=half) is None
@@ -326,17 +311,12 @@ def test_given_statuses_and_methods_are_used() -> None:
         assert found == throttled | {403, 503}
 
 
-def test_retry_is_a_value_with_defaults() -> None:
+def test_retry_is_a_value() -> None:
     statuses = [429, 503]
     retry = Retry(statuses=statuses, methods=["get"], exceptions=(OSError, ValueError))
     statuses.clear()
     assert retry == Retry(statuses={429, 503}, methods={"GET"}, exceptions=(OSError, ValueError))
     assert len({Retry(statuses=[429, 503]), Retry(statuses=(503, 429))}) == 1
-    default = Retry()
-    assert (default.attempts, default.backoff, default.max_backoff) == (5, 0.5, 30)
-    assert (default.max_retry_after, default.pause_jitter, default.jitter) == (120, 0.1, "full")
-    assert default.statuses == {429, 502, 503, 504}
-    assert (default.budget, default.exceptions, default.should_retry) == (None, None, None)
     least = Retry(attempts=1, pause_jitter=0, exceptions=(), max_backoff=0.1, max_retry_after=0.1)
     assert (least.attempts, least.pause_jitter, least.exceptions) == (1, 0, ())
 

@@ -19,7 +19,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from aiothrottle import Permit, RateLimiter
 from aiothrottle.aiohttp import ThrottleMiddleware
-from tests.integrations.clients import ONCE, SESSION, Clock, Integration, Scene, cancel, sessions
+from tests.integrations.clients import ONCE, SESSION, Clock, Integration, Scene, sessions
 from tests.support.misbehaving_server import LARGE, MisbehavingServer
 from tests.support.serving import until
 from tests.support.virtually import turns
@@ -100,12 +100,6 @@ async def fail_to_read(at: Place, path: str) -> None:
     await at.fail((await at.begin(path, sock_read=60)).read(), BROKEN)
 
 
-async def cancel_iterating(at: Place, path: str) -> None:
-    task = asyncio.ensure_future(iterated(await at.begin(path)))
-    await turns()
-    await cancel(task)
-
-
 async def upload(at: Place, path: str) -> None:
     """Some servers do not read it."""
     for is_read in (False, True):
@@ -122,10 +116,6 @@ async def release_half_read(at: Place, path: str) -> None:
     await response.content.readexactly(100)
     at.assert_held(1)
     response.release()
-
-
-async def get_cut_off(at: Place, path: str) -> None:
-    await until((await at.begin(path)).content.exception)
 
 
 async def close_the_session(at: Place, path: str) -> None:
@@ -167,7 +157,6 @@ CASES: list[tuple[str, Use, Back]] = [
     ("large", release_half_read, Back.END),
     *((path, upload, Back.END) for path in ("too-large", "half-closed-amid-upload")),
     *((path, receive, Back.END) for path in ("websocket", "websocket-abort")),
-    ("cut", get_cut_off, Back.LATE),
     ("cut", fail_to_iterate, Back.LATE),
     ("large", close_the_session, Back.LATE),
     ("websocket", open_websocket, Back.LATE),
@@ -175,7 +164,6 @@ CASES: list[tuple[str, Use, Back]] = [
     ("broken-gzip", fail_to_iterate, Back.NEVER),
     ("stall", fail_to_iterate, Back.NEVER),
     ("stall", drop_in_a_cycle, Back.NEVER),
-    ("stall", cancel_iterating, Back.NEVER),
 ]
 
 

@@ -23,7 +23,7 @@ from tests.integrations.clients import (
     INTEGRATIONS,
     ONCE,
     TLS,
-    HttpxClient,
+    Client,
     Integration,
     Readers,
     Scene,
@@ -104,7 +104,7 @@ def test_response_collected_after_its_loop_returns_its_slot(integration: Integra
     async def main() -> Any:
         mock = integration.library.MockTransport(responding(integration))
         transport = integration.module.ThrottledTransport(limiter, transport=mock)
-        client = HttpxClient(integration.library.AsyncClient(transport=transport))
+        client = Client(integration.library.AsyncClient(transport=transport))
         return await client.open("http://host/")
 
     response = asyncio.run(main())

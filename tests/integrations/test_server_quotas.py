@@ -1,12 +1,20 @@
-"""What a limiter makes of a quota or a rate that a server reports."""
+"""What a limiter makes of answers and failures, and of a quota or a rate that a server reports.
+
+After a pause one request goes ahead, and what the others do depends on the report about it;
+adaptive limits learn from successes and failures.
+"""
 
 import asyncio
 from typing import Any
 
+import aiohttp
+import httpx
 import pytest
+from aiohttp import web
 
 from aiothrottle import (
     AdaptiveConcurrency,
+    AdaptiveRate,
     Cooldown,
     KeyedRateLimiter,
     RateLimiter,
@@ -14,8 +22,187 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from tests.integrations.scripted import Script
+from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.httpx import ThrottledTransport
+from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
+from tests.integrations.scripted import Script, Step
+from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import now, turns, virtual
+
+# ---- after a pause -------------------------------------------------------------------------------
+
+LIMITS = Feature.LIMITS
+WORKERS = 6
+#: One attempt, and short pauses.
+ONCE: dict[str, Any] = {
+    "retry": Retry(attempts=1, backoff=0.05, max_backoff=0.05, pause_jitter=0),
+    "connections": WORKERS,
+}
+
+
+class Gate:
+    """A handler that answers when it is opened."""
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+        self.opened = asyncio.Event()
+
+    async def __call__(self, _: web.Request) -> web.Response:
+        await self.opened.wait()
+        return web.Response(status=self._status)
+
+
+async def empty_429(_: web.Request) -> web.Response:
+    """Throttle without a body: some clients release the connection with the headers."""
+    return web.Response(status=429)
+
+
+async def garble(request: web.Request) -> web.Response:
+    """Answer by what is no HTTP."""
+    assert request.transport is not None
+    request.transport.write(b"garbage\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
+    """Be throttled once, and start tasks that wait until the pause is over."""
+    assert (await at.send()).status == 429
+    return [at.start() for _ in range(WORKERS)]
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@every(LIMITS)
+async def test_others_follow_the_answer_to_the_first(integration: Integration, status: int) -> None:
+    gate = Gate(status)
+    async with integration.serve(empty_429, gate, limiter=RateLimiter(1000), **ONCE) as at:
+        tasks = await waiting(at)
+        await until(lambda: len(at.seen) == 2)
+        await asyncio.sleep(0.01)
+        assert len(at.seen) == 2
+        gate.opened.set()
+        replies = await asyncio.gather(*tasks)
+        assert [reply.status for reply in replies] == [status] * WORKERS
+
+
+@pytest.mark.parametrize("first", [hang_up, never], ids=["cut off", "cancelled"])
+@every(LIMITS)
+async def test_ended_first_request_is_replaced(integration: Integration, first: Handler) -> None:
+    gate, limiter = Gate(), RateLimiter(1000)
+    async with integration.serve(answer(429), first, gate, limiter=limiter, **ONCE) as at:
+        tasks = await waiting(at)
+        await until(lambda: len(at.seen) >= 2)
+        if first is never:
+            tasks[0].cancel()
+        await until(lambda: len(at.seen) == 3)
+        await turns(100)
+        assert len(at.seen) == 3  # one in its place
+        gate.opened.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        (error,) = [result for result in results if isinstance(result, BaseException)]
+        assert isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))
+
+
+# ---- adaptive limits -----------------------------------------------------------------------------
+
+
+@every(LIMITS)
+async def test_answers_reach_adaptive_limits(integration: Integration) -> None:
+    slots = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
+    async with integration.serve(*[answer()] * 40, answer(429), limiter=slots, **ONCE) as at:
+        await asyncio.gather(*(at.send() for _ in range(40)))
+        grown: float = slots.statistics().concurrency_limit or 0
+        await at.send()
+    assert grown > max(4, slots.statistics().concurrency_limit or 99)
+    rate = RateLimiter(AdaptiveRate(500, 1, 1000))
+    async with integration.serve(answer(), answer(429), limiter=rate, **ONCE) as at:
+        await at.send()
+        grown = rate.statistics().rate_limit or 0
+        await at.send()
+    assert grown >= 500 > (rate.statistics().rate_limit or 999)
+
+
+@pytest.mark.parametrize("handler", [answer(502), hang_up], ids=["502", "cut off"])
+@pair
+async def test_failures_are_no_fast_successes(integration: Integration, handler: Handler) -> None:
+    """The limiter above learns from them too."""
+    above, alone = (RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16)) for _ in range(2))
+    for limiter in (alone, RateLimiter(parent=above)):
+        async with integration.serve(handler, limiter=limiter, **ONCE) as at:
+            for _ in range(10):
+                await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
+    assert [it.statistics().concurrency_limit for it in (alone, above)] == [1, 1]
+
+
+@virtual
+async def test_second_429_makes_no_pause_longer_than_the_policy_admits() -> None:
+    async def throttled(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.1)
+        return httpx.Response(429, headers={"Retry-After": "30"})
+
+    limiter, retry = RateLimiter(10, guard=0.0), Retry(attempts=1, max_pause=3.0)
+    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(throttled), retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
+    assert limiter.statistics().throttled == 2
+    assert limiter.statistics().paused_for == 3.0
+
+
+@virtual
+async def test_forbidden_pages_are_no_failures_of_the_server() -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
+    async with Script(403).client(limiter, retry=ONCE["retry"]) as client:
+        for _ in range(10):
+            await client.get("http://a/")
+    assert limiter.statistics().concurrency_limit == 4
+
+
+@every(LIMITS)
+async def test_answer_that_is_no_http_is_no_success(integration: Integration) -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(1, 1, 16))
+    async with integration.serve(garble, limiter=limiter, **ONCE) as at:
+        for _ in range(9):
+            tasks = [at.start() for _ in range(WORKERS)]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(task.exception() for task in tasks)
+    assert limiter.statistics().concurrency_limit == 1
+
+
+@pytest.mark.parametrize("last", [answer(404), answer(302, Location="/")], ids=["404", "loop"])
+async def test_error_that_aiohttp_makes_of_an_answer_is_no_failure(last: Handler) -> None:
+    limiter = RateLimiter(100_000)
+    async with (
+        serving(*[answer()] * 40, last) as (url, _),
+        ThrottledSession(limiter, raise_for_status=True) as session,
+    ):
+        for _ in range(40):
+            await session.get(url)
+        for _ in range(8):  # of a run that looks like a limit
+            with pytest.raises(aiohttp.ClientResponseError):
+                await session.get(url)
+    assert (limiter.statistics().throttled, limiter.statistics().pauses) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "adaptive", "answer", "pause"),
+    [
+        # The slots are lowered instead.
+        (None, True, 429, 0),
+        (None, True, (429, {"Retry-After": "7"}), 7),
+        (None, False, 429, 0.05),
+        (100, True, 429, 0.05),
+    ],
+)
+@virtual
+async def test_bare_429_pauses_all_but_adaptive_slots(
+    rate: int | None, adaptive: bool, answer: Step, pause: float
+) -> None:
+    limiter = RateLimiter(rate, concurrency_limit=AdaptiveConcurrency(4, 1, 16) if adaptive else 4)
+    async with Script(answer).client(limiter, retry=ONCE["retry"]) as client:
+        await client.get("http://a/")
+    assert limiter.statistics().paused_for == pause
+    assert ((limiter.statistics().concurrency_limit or 99) < 4) == adaptive
+
 
 # ---- reported quotas ---------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from aiothrottle.aiohttp import ThrottledSession, throttled_middlewares
 from aiothrottle.httpx import ThrottledTransport
-from tests.clients.limits import StandingClock, assert_idle, finish, throttled
-from tests.integrations.clients import AiohttpClient, Client, HttpxClient
+from tests.clients.checks import StandingClock, assert_idle, finish, throttled
+from tests.integrations.clients import Client
 from tests.support.serving import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "servers" / "signed-requests.md"
@@ -49,14 +49,14 @@ def signing(way: str, names: dict[str, Any], limiter: Any) -> Client:
     """Start a client that signs, as the page says or, by httpx's `auth`, too early."""
     sign, signature = names["sign"], names["Signature"]()
     if way == "session":
-        return AiohttpClient(ThrottledSession(limiter, middlewares=[sign]))
+        return Client(ThrottledSession(limiter, middlewares=[sign]))
     if way == "middlewares":
         middlewares = [*throttled_middlewares(limiter), sign]
-        return AiohttpClient(aiohttp.ClientSession(middlewares=middlewares))
+        return Client(aiohttp.ClientSession(middlewares=middlewares))
     if way == "transport":
         transport = ThrottledTransport(limiter, transport=names["SigningTransport"](signature))
-        return HttpxClient(httpx.AsyncClient(transport=transport))
-    return HttpxClient(httpx.AsyncClient(transport=ThrottledTransport(limiter), auth=signature))
+        return Client(httpx.AsyncClient(transport=transport))
+    return Client(httpx.AsyncClient(transport=ThrottledTransport(limiter), auth=signature))
 
 
 @pytest.mark.parametrize("way", ["session", "middlewares", "transport", "auth"])

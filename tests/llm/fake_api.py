@@ -10,22 +10,24 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer
+from tests.support.virtually import now
 
 Json = dict[str, Any]
+Tokens = dict[str, float]
 #: A status; or the connection is lost in the middle of the body.
 Failure = int | Literal["cut"]
 
 
 class Answer(NamedTuple):
-    """A response, and the delays between the chunks of its body."""
+    """A response, whose chunks come with delays in between."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,21 +58,6 @@ class Bucket:
         return max(0.0, (tokens - self.left) / self.rate)
 
 
-class Call(NamedTuple):
-    """A call of a model, and the tokens that it is going to write."""
-
-    path: str
-    document: Json
-    output: int
-
-
-class Use(NamedTuple):
-    """What a call uses of each limit: before it, and in the end."""
-
-    estimate: Mapping[str, float]
-    final: Mapping[str, float]
-
-
 class FakeAPI:
     """What both fakes share.
 
@@ -92,15 +79,15 @@ class FakeAPI:
         period: float = 60.0,
         latency: float = 0.5,
         reserved: bool = False,
-        failures: tuple[Failure | None, ...] = (),
+        failures: Sequence[Failure | None] = (),
     ) -> None:
         self.buckets = {name: Bucket(limit, period) for name, limit in limits.items()}
         self.requests = self.throttled = 0
         self.used = dict.fromkeys(limits, 0.0)
         #: What a failure says about retries.
         self.advice = ""
+        self.reserved = reserved
         self._latency = latency
-        self._reserved = reserved
         self._failures = list(failures)
         self._random = random.Random(20)
         self._first: float | None = None
@@ -114,65 +101,57 @@ class FakeAPI:
 
     # ---- one request -----------------------------------------------------------------------------
 
-    async def answer(self, method: str, path: str, body: bytes) -> Answer:
+    async def answer(
+        self, method: str, path: str, body: bytes, lost: type[Exception] = ConnectionResetError
+    ) -> Answer:
+        """Answer a request; where the connection is cut, the body raises `lost`."""
         self.requests += 1
         failure = self._failures.pop(0) if self._failures else None
         if isinstance(failure, int):
-            advice = {"x-should-retry": self.advice} if self.advice else {}
-            return self._error(failure, advice, "broken")
+            return self._error(failure, {"x-should-retry": self.advice} if self.advice else {})
         if method != "POST":
-            return self._document({"object": "list", "data": []}, {})
-        document: Json = json.loads(body)
-        output = round(self._random.uniform(0.4, 1.0) * self.bound(document))
-        call = Call(path, document, output)
-        use = self.use(call)
-        lacking = [n for n, tokens in use.estimate.items() if self.buckets[n].left < tokens]
+            return Answer(200, self.headers(), in_parts([b'{"object": "list", "data": []}']))
+        asked: Json = json.loads(body)
+        output = round(self._random.uniform(0.4, 1.0) * self.bound(asked))
+        estimate, final = self.use(asked, output)
+        lacking = [name for name, it in estimate.items() if self.buckets[name].left < it]
         if lacking:
             self.throttled += 1
-            wait = max(self.buckets[name].wait(use.estimate[name]) for name in lacking)
-            return self._error(429, self.retry_after(wait), f"too many {lacking[0]}")
+            wait = max(self.buckets[name].wait(estimate[name]) for name in lacking)
+            return self._error(429, self.retry_after(wait))
         self._last = now()
         self._first = self._last if self._first is None else self._first
-        for name, tokens in use.estimate.items():
+        for name, tokens in estimate.items():
             self.buckets[name].take(tokens)
         headers = self.headers()
         await asyncio.sleep(self._latency)
-        if document.get("stream"):
-            parts = list(self.events(call))
+        if asked.get("stream"):
+            parts = list(self.events(path, asked, output))
             headers["Content-Type"] = "text/event-stream; charset=utf-8"
         else:
-            parts = [json.dumps(self.document(call)).encode()]
-            headers["Content-Type"] = "application/json"
-        return Answer(200, headers, self._body(parts, use, cut=failure == "cut"))
+            parts = [json.dumps(self.document(path, asked, output)).encode()]
 
-    async def _body(self, parts: list[bytes], use: Use, *, cut: bool) -> AsyncGenerator[bytes]:
-        try:
-            for part in parts:
-                await asyncio.sleep(self._latency / len(parts))
-                if cut:
-                    yield part[: len(part) // 2]
-                    raise ConnectionResetError("the connection is lost")
-                yield part
-        finally:
-            for name, tokens in use.final.items():
-                self.used[name] += tokens
-                if not self._reserved:
-                    self.buckets[name].take(tokens - use.estimate[name])
-
-    def _document(self, document: Json, headers: Mapping[str, str], status: int = 200) -> Answer:
         async def chunks() -> AsyncGenerator[bytes]:
-            yield json.dumps(document).encode()
+            try:
+                async for part in in_parts(parts, self._latency):
+                    if failure == "cut":
+                        yield part[: len(part) // 2]
+                        raise lost("the connection is lost")
+                    yield part
+            finally:
+                for name, tokens in final.items():
+                    self.used[name] += tokens
+                    self.buckets[name].take(0 if self.reserved else tokens - estimate[name])
 
-        headers = {**self.headers(), "Content-Type": "application/json", **headers}
-        return Answer(status, headers, chunks())
+        return Answer(200, headers, chunks())
 
-    def _error(self, status: int, headers: Mapping[str, str], message: str) -> Answer:
-        error = {"type": "error", "error": {"type": "error", "message": message}}
-        return self._document(error, headers, status)
+    def _error(self, status: int, headers: dict[str, str]) -> Answer:
+        error = {"type": "error", "error": {"type": "error", "message": "broken"}}
+        return Answer(status, self.headers() | headers, in_parts([json.dumps(error).encode()]))
 
     def headers(self) -> dict[str, str]:
         """Return the headers about the limits."""
-        found = {"x-request-id": f"{self.requests}", "request-id": f"{self.requests}"}
+        found = {"Content-Type": "application/json"}
         for name, bucket in self.buckets.items():
             for what, value in (
                 ("limit", f"{bucket.limit:.0f}"),
@@ -188,19 +167,19 @@ class FakeAPI:
 
     # ---- what differs ----------------------------------------------------------------------------
 
-    def bound(self, document: Json) -> int:
+    def bound(self, asked: Json) -> int:
         """Return the tokens that the output may have."""
         raise NotImplementedError
 
-    def use(self, call: Call) -> Use:
-        """Return what a call uses."""
+    def use(self, asked: Json, output: int) -> tuple[Tokens, Tokens]:
+        """Return what a call is estimated to use of each limit, and what it uses in the end."""
         raise NotImplementedError
 
-    def document(self, call: Call) -> Json:
+    def document(self, path: str, asked: Json, output: int) -> Json:
         """Return the body of a plain response."""
         raise NotImplementedError
 
-    def events(self, call: Call) -> Iterator[bytes]:
+    def events(self, path: str, asked: Json, output: int) -> Iterator[bytes]:
         """Return the events of a streamed response."""
         raise NotImplementedError
 
@@ -214,17 +193,9 @@ class FakeAPI:
         """Return a transport of httpx or httpx2 that asks the fake without a socket."""
 
         async def handle(request: Any) -> Any:
-            answer = await self.answer(request.method, request.url.path, await request.aread())
-
-            async def chunks() -> AsyncIterator[bytes]:
-                async with aclosing(answer.chunks):
-                    try:
-                        async for chunk in answer.chunks:
-                            yield chunk
-                    except ConnectionResetError as error:
-                        raise library.ReadError(str(error)) from error
-
-            return library.Response(answer.status, headers=answer.headers, content=chunks())
+            sent = request.method, request.url.path, await request.aread()
+            status, headers, chunks = await self.answer(*sent, library.ReadError)
+            return library.Response(status, headers=headers, content=chunks)
 
         return library.MockTransport(handle)
 
@@ -252,52 +223,48 @@ class FakeOpenAI(FakeAPI):
     def __init__(self, requests: float = 500, tokens: float = 30_000, **options: Any) -> None:
         super().__init__({"requests": requests, "tokens": tokens}, **options)
 
-    def bound(self, document: Json) -> int:
-        if "input" in document and "max_output_tokens" not in document:
+    def bound(self, asked: Json) -> int:
+        if "input" in asked and "max_output_tokens" not in asked:
             return 0
         names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-        return next((document[name] for name in names if name in document), 1000)
+        return next((asked[name] for name in names if name in asked), 1000)
 
-    def use(self, call: Call) -> Use:
-        document = call.document
-        texts = list(texts_of(document.get("messages") or document["input"]))
+    def use(self, asked: Json, output: int) -> tuple[Tokens, Tokens]:
         # As OpenAI documents it: by characters, and the higher of input and bound.
-        read = sum(map(len, texts)) // 4
-        bound = self.bound(document)
-        estimate = max(read, bound) if self._reserved else read + bound
-        final = estimate if self._reserved else tokens_of(texts) + call.output
-        return Use({"requests": 1, "tokens": estimate}, {"requests": 1, "tokens": final})
+        both = len(prompt(asked)) // 4, self.bound(asked)
+        estimate = max(both) if self.reserved else sum(both)
+        final = estimate if self.reserved else tokens_of(asked) + output
+        return {"requests": 1, "tokens": estimate}, {"requests": 1, "tokens": final}
 
-    def document(self, call: Call) -> Json:
-        path, document, output = call
-        model, usage = document["model"], usage_of(document, output)
+    def document(self, path: str, asked: Json, output: int) -> Json:
+        read, model = tokens_of(asked), asked["model"]
+        if path.endswith("/responses"):
+            usage = {"input_tokens": read, "output_tokens": output, "total_tokens": read + output}
+            head: Json = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
+            return {**head, "model": model, "usage": usage}
+        usage = {"prompt_tokens": read, "total_tokens": read + output}
         if path.endswith("/embeddings"):
             vector = {"object": "embedding", "index": 0, "embedding": [0.5] * 3}
-            del usage["completion_tokens"]
             return {"object": "list", "data": [vector], "model": model, "usage": usage}
-        if path.endswith("/responses"):
-            return response_of(document, "completed", output)
-        message = {"role": "assistant", "content": "word " * output, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-        head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000}
-        return {**head, "model": model, "choices": [choice], "usage": usage}
+        message = {"role": "assistant", "content": "word " * output}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage["completion_tokens"] = output
+        return {"id": "chatcmpl-1", "model": model, "choices": [choice], "usage": usage}
 
-    def events(self, call: Call) -> Iterator[bytes]:
-        path, document, output = call
+    def events(self, path: str, asked: Json, output: int) -> Iterator[bytes]:
+        whole = self.document(path, asked, output)
         if path.endswith("/responses"):
-            started = response_of(document, "in_progress", None)
-            yield event("response.created", {"response": started, "sequence_number": 0})
-            completed = response_of(document, "completed", output)
-            yield event("response.completed", {"response": completed, "sequence_number": 1})
+            started = {**whole, "status": "in_progress", "usage": None}
+            yield event("response.created", {"response": started})
+            yield event("response.completed", {"response": whole})
             return
-        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000}
-        chunk = {**head, "model": document["model"]}
+        chunk = {**whole, "object": "chat.completion.chunk"}
         for index in range(4):
             delta = {"content": "wörd " * (output // 4)}
             choice = {"index": 0, "delta": delta, "finish_reason": "stop" if index == 3 else None}
             yield event(None, {**chunk, "choices": [choice], "usage": None})
-        if document.get("stream_options", {}).get("include_usage"):
-            yield event(None, {**chunk, "choices": [], "usage": usage_of(document, output)})
+        if asked.get("stream_options", {}).get("include_usage"):
+            yield event(None, {**chunk, "choices": []})
         yield b"data: [DONE]\n\n"
 
     def reset(self, seconds: float) -> str:
@@ -326,44 +293,34 @@ class FakeAnthropic(FakeAPI):
         tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         super().__init__({"requests": requests, **tokens}, **options)
 
-    def bound(self, document: Json) -> int:
-        return min(500, int(document["max_tokens"]))
+    def bound(self, asked: Json) -> int:
+        return min(500, int(asked["max_tokens"]))
 
-    def use(self, call: Call) -> Use:
-        texts = list(texts_of([call.document.get("system"), call.document["messages"]]))
-        estimate = sum(map(len, texts)) // 4
-        read = tokens_of(texts)
-        return Use(
-            {"requests": 1, "input_tokens": estimate, "output_tokens": 0},
-            {"requests": 1, "input_tokens": read, "output_tokens": call.output},
-        )
+    def use(self, asked: Json, output: int) -> tuple[Tokens, Tokens]:
+        estimate: Tokens = {"requests": 1, "input_tokens": len(prompt(asked)) // 4}
+        final: Tokens = {"requests": 1, "input_tokens": tokens_of(asked)}
+        return estimate | {"output_tokens": 0}, final | {"output_tokens": output}
 
-    def document(self, call: Call) -> Json:
-        head = {"id": "msg_1", "type": "message", "role": "assistant"}
-        content = [{"type": "text", "text": "word " * call.output}]
-        ended = {"stop_reason": "end_turn", "stop_sequence": None}
-        usage = {
-            "input_tokens": self.use(call).final["input_tokens"],
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": call.output,
-        }
-        model = call.document["model"]
-        return {**head, "model": model, "content": content, **ended, "usage": usage}
+    def document(self, path: str, asked: Json, output: int) -> Json:  # noqa: ARG002
+        usage = {"input_tokens": tokens_of(asked), "output_tokens": output}
+        usage |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+        content = [{"type": "text", "text": "word " * output}]
+        head = {"id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"]}
+        return {**head, "content": content, "stop_reason": "end_turn", "usage": usage}
 
-    def events(self, call: Call) -> Iterator[bytes]:
-        message = self.document(call)
+    def events(self, path: str, asked: Json, output: int) -> Iterator[bytes]:
+        message = self.document(path, asked, output)
         message |= {"content": [], "stop_reason": None}
         message["usage"]["output_tokens"] = 1
         yield event("message_start", {"message": message})
         yield event("ping", {})
         block = {"type": "text", "text": ""}
         yield event("content_block_start", {"index": 0, "content_block": block})
-        delta = {"type": "text_delta", "text": "wörd " * call.output}
+        delta = {"type": "text_delta", "text": "wörd " * output}
         yield event("content_block_delta", {"index": 0, "delta": delta})
         yield event("content_block_stop", {"index": 0})
         ended = {"stop_reason": "end_turn", "stop_sequence": None}
-        yield event("message_delta", {"delta": ended, "usage": {"output_tokens": call.output}})
+        yield event("message_delta", {"delta": ended, "usage": {"output_tokens": output}})
         yield event("message_stop", {})
 
     def reset(self, seconds: float) -> str:
@@ -374,39 +331,14 @@ class FakeAnthropic(FakeAPI):
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def texts_of(value: object) -> Iterator[str]:
-    """Yield the texts of a prompt."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        part = cast("Json", value)
-        yield from texts_of([part.get("content"), part.get("text")])
-    elif isinstance(value, list):
-        for each in cast("list[object]", value):
-            yield from texts_of(each)
+def prompt(asked: Json) -> str:
+    contents = [message["content"] for message in asked.get("messages", [])]
+    return " ".join(str(it) for it in (asked.get("system"), asked.get("input"), *contents) if it)
 
 
-def tokens_of(texts: list[str]) -> int:
+def tokens_of(asked: Json) -> int:
     """Count as a tokenizer might: by words, and otherwise than by characters."""
-    return sum(4 + math.ceil(1.3 * len(text.split())) for text in texts)
-
-
-def usage_of(document: Json, output: int) -> Json:
-    read = tokens_of(list(texts_of(document.get("messages") or document["input"])))
-    return {"prompt_tokens": read, "completion_tokens": output, "total_tokens": read + output}
-
-
-def response_of(document: Json, status: str, output: int | None) -> Json:
-    """Return the object of the Responses API; without a usage as long as it is in progress."""
-    usage: Json | None = None
-    if output is not None:
-        read, written, total = usage_of(document, output).values()
-        usage = {"input_tokens": read, "output_tokens": written, "total_tokens": total}
-        usage["input_tokens_details"] = {"cached_tokens": 0}
-        usage["output_tokens_details"] = {"reasoning_tokens": 0}
-    head = {"id": "resp_1", "object": "response", "created_at": 1_700_000_000, "status": status}
-    tools: Json = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    return {**head, "model": document["model"], "output": [], **tools, "usage": usage}
+    return 4 + math.ceil(1.3 * len(prompt(asked).split()))
 
 
 def event(name: str | None, data: Json) -> bytes:
@@ -416,5 +348,8 @@ def event(name: str | None, data: Json) -> bytes:
     return f"event: {name}\ndata: {text}\n\n".encode()
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
+async def in_parts(parts: list[bytes], seconds: float = 0.0) -> AsyncGenerator[bytes]:
+    """Yield the parts, which take so many seconds together."""
+    for part in parts:
+        await asyncio.sleep(seconds / len(parts))
+        yield part

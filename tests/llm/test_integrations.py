@@ -1,24 +1,16 @@
 """The options of `aiothrottle.llm` in the integrations, without any SDK."""
 
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
-import httpx
-import httpx2
 import pytest
 
 from aiothrottle import RateLimiter, TokenBucket, llm
-from aiothrottle import httpx as for_httpx
-from aiothrottle import httpx2 as for_httpx2
 from aiothrottle.aiohttp import ThrottledSession
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeOpenAI
-from tests.support.virtually import counts, virtual
-
-Library: TypeAlias = Any  # httpx or httpx2
+from tests.support.virtually import counts
 
 CHAT = "/v1/chat/completions"
-SLOW = {"requests": "500/min", "tokens": "30000/h"}
 
 
 def chat(number: int = 1, *, stream: bool = False) -> dict[str, Any]:
@@ -29,27 +21,6 @@ def chat(number: int = 1, *, stream: bool = False) -> dict[str, Any]:
 async def tokens_spent(limiter: RateLimiter, resource: str = "tokens") -> float:
     each = (await limiter.peek()).resources[resource]
     return each.limit - each.remaining
-
-
-@pytest.mark.parametrize(
-    ("library", "ours"), [(httpx, for_httpx), (httpx2, for_httpx2)], ids=["httpx", "httpx2"]
-)
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-@virtual
-async def test_transport_settles_calls(library: Library, ours: ModuleType, stream: bool) -> None:
-    fake, limiter = FakeOpenAI(), RateLimiter(SLOW, algorithm=TokenBucket)
-    transport = ours.ThrottledTransport(
-        limiter, transport=fake.transport(library), **llm.openai(most_tokens=30_000)
-    )
-    async with limiter, library.AsyncClient(transport=transport) as client:
-        async with client.stream(
-            "POST", "https://api.openai.com" + CHAT, json=chat(stream=stream)
-        ) as response:
-            assert await tokens_spent(limiter) > 500  # its estimate
-            text = "".join([part async for part in response.aiter_text()])
-        assert "w" in text
-        assert await tokens_spent(limiter) == pytest.approx(fake.used["tokens"], abs=10)
-        assert counts(limiter) == (0, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
