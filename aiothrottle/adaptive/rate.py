@@ -20,7 +20,7 @@ first second of use then means that its window is full: what was admitted in tha
 upper bound. A later one means that a bucket was emptied: the mean is nearer to the average. With a
 pause in it that is low, and the middle was admitted for long: a 429 beyond the middle cuts little.
 
-A server that was closed for long counts over a minute or so. Then the average is nearly the limit,
+A server that was closed for long counts over a minute or so. Then its average is nearly the limit,
 and the search stays near it: to double the rate in each step would only use up the next window.
 
 Some servers ask for a pause of the same length each time, and then the average is too low. If for
@@ -47,11 +47,9 @@ _PROBE_CUT, _SHORT_PAUSE = 0.12, 5.0
 # Seconds of a window, at least, of a server that asks for a pause as long. A window holds so many
 # tokens; fewer are the burst of a small bucket.
 _WINDOW, _WINDOW_TOKENS = 1.0, 10.0
-#: Seconds for which only a server is closed that counts over a long time.
-LONG_CLOSED = 12.0
-# The least part of the time since it opened before. Then the limit is hardly above the average: by
-# this factor at the most.
-_CLOSED_PART, _ABOVE_AVERAGE = 1 / 3, 2.0
+#: Seconds for which only a server is closed that counts over a long time. Then the limit is hardly
+#: above the average: by this factor at the most.
+LONG_CLOSED, _ABOVE_AVERAGE = 12.0, 2.0
 # Seconds by which a Retry-After is too long on average, as it is a whole number of them.
 _ROUNDED = 0.5
 # The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
@@ -278,13 +276,6 @@ class AdaptiveRate:
         if state.spaced:
             self._begin_at(state, _PART_BEFORE * state.spaced)
             return
-        closed_for = state.closed_until - state.throttled_at
-        if closed_for >= max(LONG_CLOSED, _CLOSED_PART * elapsed):
-            average = state.admitted / elapsed
-            if _ABOVE_AVERAGE * average < state.upper:
-                state.upper = _ABOVE_AVERAGE * average
-                self._begin_at(state, average)
-                return
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
             weight = _BUCKET_WEIGHT
