@@ -43,6 +43,8 @@ Clients: TypeAlias = AsyncGenerator[Any, None]
 
 # Seconds that a server has to answer: a busy machine is slow.
 PATIENCE = 60.0
+# Servers start while other tests run, some of which replace the clock of the module.
+_monotonic = time.monotonic
 # Names of required servers, comma-separated: without them tests fail instead of being skipped.
 DEMANDED = os.environ.get("AIOTHROTTLE_TEST_SERVERS", "").split(",")
 
@@ -195,7 +197,9 @@ class Cluster:
             node.command("CLUSTER", "SET-CONFIG-EPOCH", place + 1)
         for node, bus in zip(self.nodes[1:], buses[1:], strict=True):
             self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
-        assert wait_until(lambda: all(map(self._knows_all, self.nodes))), "no cluster came about"
+        if not wait_until(lambda: all(map(self._knows_all, self.nodes))):
+            self.stop()
+            raise RuntimeError("no cluster came about")
 
     def _knows_all(self, node: Valkey) -> bool:
         info = str(node.command("CLUSTER", "INFO"))
@@ -236,7 +240,9 @@ class Sentinels:
             "sentinel failover-timeout mymaster 3000\n"
         )
         self.watchers = [Valkey("--sentinel", config=config) for _ in range(3)]
-        assert wait_until(self._ready), "the Sentinels did not find each other"
+        if not wait_until(self._ready):
+            self.stop()
+            raise RuntimeError("the Sentinels did not find each other")
 
     def _ready(self) -> bool:
         link = self.replica.command("INFO", "replication").get("master_link_status")
@@ -263,8 +269,8 @@ class Sentinels:
 
 def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
     """Wait until it is ready, or the process has ended. Return whether it is ready."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and (process is None or process.poll() is None):
+    end = _monotonic() + PATIENCE
+    while _monotonic() < end and (process is None or process.poll() is None):
         with contextlib.suppress(OSError, RedisError, PyMongoError):
             if ready():
                 return True
