@@ -181,7 +181,7 @@ class FailoverStore:
         outage = self.outage
         outage.find()
         if outage.choice == "raise":
-            if error := outage.too_early():
+            if outage.health.failures and (error := outage.too_early()):
                 outage.begin()
                 raise error from error.__cause__
             return False
