@@ -11,7 +11,13 @@ import pytest
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware
+from aiothrottle.aiohttp import (
+    Retry,
+    ThrottledSession,
+    ThrottleMiddleware,
+    throttled_middlewares,
+)
+from aiothrottle.hooks import Request
 from tests.integrations.clients import (
     MIDDLEWARES,
     ONCE,
@@ -22,7 +28,7 @@ from tests.integrations.clients import (
     sessions,
 )
 from tests.support.misbehaving_server import MisbehavingServer
-from tests.support.serving import answer
+from tests.support.serving import answer, serving
 
 # aiohttp warns of a connection that is collected in one cycle with its response.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
@@ -33,6 +39,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarn
 async def send_twice(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     await handler(request)
     return await handler(request)
+
+
+async def test_hook_is_called_once_for_the_attempts_of_two_middlewares() -> None:
+    asked = list[str]()
+
+    def cost(request: Request) -> float:
+        asked.append(request.url.path)
+        return 2
+
+    limiter = RateLimiter(1000)
+    chain = throttled_middlewares(limiter, retry=QUICK, cost=cost)
+    script = answer(429), answer(503), answer()
+    async with serving(*script) as (url, _), ClientSession(middlewares=chain) as session:
+        assert (await session.get(url.with_path("/a"))).status == 200
+    assert asked == ["/a"]
+    assert limiter.statistics().granted == 3
+    assert (await limiter.peek()).remaining == 994
 
 
 @pytest.mark.parametrize("path", ["whole", "large"])
