@@ -356,8 +356,8 @@ class Feedback:
     def _begin(self, search: AdaptiveRate, now: float) -> tuple[Change, ...]:
         """Begin the search for a rate."""
         self.rate = RateControl(search)
-        closed_for = self.evidence.closed_for if self.evidence else 0.0
-        self.rate.state.begin_throttled(now, closed_for=closed_for)
+        assert self.evidence is not None
+        self.rate.state.begin_throttled(now, self.evidence.closed_for)
         return (Change("rate", search.initial, math.inf),)
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:

@@ -125,7 +125,7 @@ class RateState:
     #: The rate before the last growth, if the first 429 came at once after it; else zero.
     spaced: float = 0.0
 
-    def begin_throttled(self, now: float, *, closed_for: float = 0.0) -> None:
+    def begin_throttled(self, now: float, closed_for: float) -> None:
         """Begin the search with a 429 that arrived now: the rate is a guess.
 
         Args:

@@ -186,7 +186,7 @@ class FailoverStore:
                 raise error from error.__cause__
             return False
         is_first, self._is_used = not self._is_used, True
-        # Other limiters have found that the store fails, and twice for one whose calls succeeded.
+        # Other limiters have found that the store fails: once is enough before the first call.
         if outage.health.failures >= (1 if is_first else 2):
             self._begin_outage()
             outage.begin()

@@ -3,14 +3,21 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from inspect import signature
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from aiothrottle import SlidingWindowLog, StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
-from tests.support.servers import Cluster, Sentinels, Valkey
+from aiothrottle.testing.store_contract import ManualClock
+from tests.support.servers import Cluster, FaultProxy, Sentinels, Valkey
 
 WINDOW = SlidingWindowLog("10/min")
 # Seconds: compared with "never" only, since a busy machine may take its time.
@@ -87,3 +94,51 @@ async def test_migrated_hash_slot_keeps_its_records(cluster: Cluster) -> None:
     # The client has closed all its connections: an open one would be reported here.
     del client, store
     gc.collect()
+
+
+@pytest.mark.parametrize("as_made", [True, False], ids=["the client's own retries", "many retries"])
+async def test_resending_driver_spends_once(valkey: Valkey, *, as_made: bool) -> None:
+    """Its own timeout is shorter than the stall, and it retries by itself."""
+    options: dict[str, Any] = {"socket_timeout": 0.05}
+    if as_made and signature(Redis).parameters["retry"].default is None:
+        pytest.skip("this redis-py does not retry by default: it does from 6.0 on")
+    if not as_made:
+        options["retry"] = Retry(ConstantBackoff(0.01), 10)
+        options["retry_on_error"] = [RedisTimeoutError]
+    async with FaultProxy(valkey.port) as proxy, Redis(port=proxy.port, **options) as client:
+        store = RedisStore(client, timeout=PATIENCE)
+        await store.peek("key", WINDOW)
+
+        async def through_faults(call: Awaitable[Any]) -> Any:
+            sent = proxy.dropped
+            proxy.mode = "drop reply"
+            calling = asyncio.ensure_future(call)
+            async with asyncio.timeout(PATIENCE):
+                # The server executed it, and it was sent twice. The proxy sets no event.
+                while proxy.dropped < sent + 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            proxy.mode = "pass"
+            return await calling
+
+        answer = await through_faults(store.reserve("key", WINDOW, [1, 1]))
+        assert len(answer.instants) == 2
+        assert (await store.peek("key", WINDOW)).remaining == 8.0
+        await through_faults(store.record("key", WINDOW, 3))
+        assert (await store.peek("key", WINDOW)).remaining == 5.0
+        await through_faults(store.refund("key", WINDOW, 1, answer.instants[0]))
+        assert (await store.peek("key", WINDOW)).remaining == 6.0
+
+
+async def test_server_clock_jump_grants_one_more_limit(valkey: Valkey) -> None:
+    """Back by 20 s: no request waits for it. On by 30 s: that much has passed."""
+    clock, window = ManualClock(1000.0), SlidingWindowLog("10/5s")
+    async with valkey.connect() as client:
+        store = RedisStore(client, clock=clock)
+        assert len((await store.reserve("key", window, [1] * 20)).instants) == 10
+        clock.advance(-20.0)
+        answer = await store.reserve("key", window, [1] * 20)
+        assert not answer.instants
+        assert answer.retry_after <= 5.0
+        clock.advance(30.0)
+        assert len((await store.reserve("key", window, [1] * 20)).instants) == 10
+        assert not (await store.reserve("key", window, [1] * 20)).instants

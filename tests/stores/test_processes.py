@@ -202,3 +202,24 @@ async def test_slots_of_dead_process_and_server_are_found(
                 permit.release()
 
     await asyncio.gather(survive(of_server(own_valkey)), survive(addresses[1]))
+
+
+async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
+    """However they were killed, the others keep the limit, and go on."""
+    path = tmp_path / "limits.db"
+    processes = [await start(TOKENS, f"sqlite:{path}", 0.9) for _ in range(4)]
+    for process in processes:
+        assert await line_of(process) == b"ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+    for process in processes[:2]:
+        await asyncio.sleep(0.2)
+        process.kill()
+    outputs = [(await process.communicate())[0] for process in processes]
+    assert outputs[:2] == [b"", b""]
+    instants = [[float(word) for word in output.split()] for output in outputs[2:]]
+    assert greatest_count([it for each in instants for it in each], 0.2) <= 100
+    assert all(each[-1] - each[0] > 0.5 for each in instants)  # after both were killed
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,15 @@ async def test_rates_and_slots_are_shared_over_tls(valkey: Valkey, tmp_path: Pat
         assert (await one.peek()).remaining <= 1
         assert client.connection_pool.connection_kwargs == settings
     assert valkey.command("DBSIZE") > 0
+
+
+@pytest.mark.skipif(
+    signature(Redis).parameters["retry"].default is None,
+    reason="this redis-py does not retry by default: it does from 6.0 on",
+)
+async def test_cut_idle_connection_is_replaced_without_an_error(valkey: Valkey) -> None:
+    async with FaultProxy(valkey.port) as proxy, Redis(port=proxy.port) as client:
+        store = RedisStore(client)
+        await store.reserve("key", WINDOW, [1])
+        proxy.reset()
+        assert (await store.reserve("key", WINDOW, [1])).remaining == 8.0

@@ -393,3 +393,12 @@ async def test_failed_transaction_spends_nothing(client: Any) -> None:
         with pytest.raises(TypeError, match="algorithms of this package"):
             store.pipeline(pipe).peek("key", AllOf(AllOf(HOURLY)))
     assert (await store.peek("key", HOURLY)).remaining == 10.0
+
+
+async def test_lost_script_is_resent_and_closed_client_reconnects(client: Any) -> None:
+    store = RedisStore(client)
+    for remaining in (9.0, 8.0):
+        await client.script_flush()
+        assert (await store.reserve("key", HOURLY, [1])).remaining == remaining
+    await client.aclose()
+    assert (await store.peek("key", HOURLY)).remaining == 8.0

@@ -27,6 +27,9 @@ _SWITCHES = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--remote-debugging-port=0",
 )
 

@@ -312,8 +312,8 @@ def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
 # ---- the output ----------------------------------------------------------------------------------
 
 _STANDARD_OUTPUT = 1
-# Windows has no such flag, and lets only administrators create links.
 _CREATE: int = os.O_CREAT | os.O_APPEND
+# Windows has no such flag, and lets only administrators create links.
 _CREATE_NO_LINK: int = _CREATE | getattr(os, "O_NOFOLLOW", 0)
 # A pipe that is ready accepts this much without blocking (POSIX's PIPE_BUF).
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
