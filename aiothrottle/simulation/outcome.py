@@ -47,7 +47,7 @@ class Outcome:
         sent: Requests that arrived, throttled or not; every attempt counts.
         throttled: Requests that were throttled.
         utilisation: Admitted requests, as a part of the most that the algorithm could have admitted
-            in the time.
+            in the time; 1.0 if it could have admitted none.
         waits: Of the admitted requests, until their last attempt was sent.
         fairness: Jain's index over the admitted requests x of the n clients,
             ``sum(x)**2 / (n * sum(x**2))``: 1 if all got the same, 1/n if one got everything.

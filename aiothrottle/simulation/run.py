@@ -367,7 +367,7 @@ class _World:
         return Outcome(
             sent=len(self._arrivals),
             throttled=len(self._arrivals) - admitted.total(),
-            utilisation=admitted.total() / self._most,
+            utilisation=admitted.total() / self._most if self._most else 1.0,
             waits=waits_of(self._waits),
             fairness=fairness([admitted[client] for client in range(clients)]),
             greatest_count=greatest_count(

@@ -75,12 +75,18 @@ def test_custom_algorithm() -> None:
         def count(self, now: float) -> None:
             del now
 
+    class Closed(OneInTwoSeconds):
+        now = 1e6
+
     server = Server(1, OneInTwoSeconds)
     slow = simulate(window(0.5), server, jitter=0.0)
     assert (slow.admitted, slow.throttled, slow.utilisation) == (30, 0, 1.0)
     assert simulate(window(1), server, jitter=0.0).throttled > 0
     with pytest.raises(ValueError, match="limits nothing"):
         simulate(window(), Server(20, Generous), seconds=1)
+    closed = simulate(window(), Server(20, Closed), seconds=1)
+    assert closed.throttled == closed.sent > 0
+    assert closed.utilisation == 1.0
 
 
 @pytest.mark.parametrize("jitter", [0.001, 0.1])
