@@ -214,8 +214,15 @@ class SharedSemaphore:
         if wait := self.due_in(now):
             return wait
         tries, self._tries = self._tries, []
-        if now < self._ask_at and self._failures and (error := self.outage.too_early()):
-            return Order(_raise(error), bool, partial(self._rejected, tries))
+        outage = self.outage
+        outage.move_to(asyncio.get_running_loop())
+        outage.find()
+        # Other limiters may have found that the store fails: then it is not asked for each key.
+        if now < self._ask_at and (error := outage.too_early()):
+            if self._failures or outage.choice == "raise":
+                return Order(_raise(error), bool, partial(self._rejected, tries))
+            assert outage.health.error is not None
+            return Order(_raise(outage.health.error), bool, partial(self._failed, tries))
         held, wanted = self._count()
         self._semaphore.add(held - self._semaphore.slots)
         self._is_woken = False
@@ -292,8 +299,6 @@ class SharedSemaphore:
         self._failures += 1
         pause, is_outage = _PAUSE_AFTER_ERROR, isinstance(error, StoreUnavailable)
         if isinstance(error, StoreUnavailable):
-            outage.move_to(asyncio.get_running_loop())
-            outage.find()
             outage.call_failed(error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
             error = outage.error_for(error)

@@ -277,9 +277,14 @@ async def test_waiting_keys_cost_one_probe(
 
 
 @pytest.mark.parametrize("choice", ["raise", "open"])
-async def test_each_key_in_turn_does_not_wait_for_a_silent_store(choice: OnStoreError) -> None:
+@pytest.mark.parametrize(
+    "limit", [{"rate_limit": "10/h"}, {"concurrency_limit": SharedConcurrency(2)}]
+)
+async def test_each_key_in_turn_does_not_wait_for_a_silent_store(
+    choice: OnStoreError, limit: dict[str, Any]
+) -> None:
     server = Server()
-    limiter = KeyedRateLimiter("10/h", store=Client(server), key="k", on_store_error=choice)
+    limiter = KeyedRateLimiter(**limit, store=Client(server), key="k", on_store_error=choice)
     for key in range(20):
         await grant_twice(limiter, key)
     server.mode, start = "stalls", now()
