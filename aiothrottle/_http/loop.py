@@ -297,6 +297,7 @@ class RetryLoop(Generic[_Request, _Response]):
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
         known_terms: The terms of requests that may come again, whose hooks were called before.
+        priorities: How often requests that may come again were throttled.
     """
 
     def __init__(
@@ -309,6 +310,7 @@ class RetryLoop(Generic[_Request, _Response]):
         on_grant: Callable[[_Request, Permit], None] | None = None,
         inner_permit: Callable[[_Request], Permit | None] | None = None,
         known_terms: MutableMapping[_Request, Terms] | None = None,
+        priorities: MutableMapping[_Request, int] | None = None,
     ) -> None:
         retry = options.retry
         self._adapter = adapter
@@ -334,6 +336,7 @@ class RetryLoop(Generic[_Request, _Response]):
         self._on_grant = on_grant
         self._inner_permit = inner_permit
         self._known_terms = known_terms
+        self._priorities = priorities
 
     async def run(
         self,
@@ -369,12 +372,12 @@ class RetryLoop(Generic[_Request, _Response]):
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
-        priority = 0
+        priority = self._priorities.get(request, 0) if self._priorities else 0
         replayable = adapter.is_replayable(request)
         while True:
             if limiter is not None:
                 permit = await (
-                    limiter.throttle(ONE, 0, self._queue_timeout).__aenter__()
+                    limiter.throttle(ONE, priority, self._queue_timeout).__aenter__()
                     if server is None and outcome is None and terms is None  # a coroutine less
                     else self._enter(limiter, server, outcome, priority, terms)
                 )
@@ -403,11 +406,13 @@ class RetryLoop(Generic[_Request, _Response]):
             attempts = attempts or Attempts(
                 self._retry, request.method, self._retry_quota, target.key, made + 1
             )
-            if not await self._wait(request, permit, attempts, outcome, replayable):
-                return outcome.result()
             # At the end of the queue it would be throttled anew after each pause, with all that
             # start at once, and use up its attempts.
             priority += outcome.throttled
+            if not await self._wait(request, permit, attempts, outcome, replayable):
+                if priority and self._priorities is not None:
+                    self._priorities[request] = priority
+                return outcome.result()
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request with hooks, or with a `Throttle` of its own."""

@@ -4,6 +4,7 @@ Websockets and options of aiohttp are tested with `ThrottledSession` too. The be
 integrations share is specified in `test_matrix_*.py`.
 """
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -56,6 +57,15 @@ async def test_hook_is_called_once_for_the_attempts_of_two_middlewares() -> None
     assert asked == ["/a"]
     assert limiter.statistics().granted == 3
     assert (await limiter.peek()).remaining == 994
+
+
+async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> None:
+    retry = Retry(backoff=0.2, pause_jitter=1)  # it joins the queue before the pause ends
+    chain = throttled_middlewares(RateLimiter(concurrency_limit=1), retry=retry)
+    script = answer(429), answer()
+    async with serving(*script) as (url, seen), ClientSession(middlewares=chain) as session:
+        await asyncio.gather(*(session.request(it, url) for it in ("PUT", "GET", "GET")))
+    assert [method for method, _ in seen] == ["PUT", "PUT", "GET", "GET"]
 
 
 @pytest.mark.parametrize("path", ["whole", "large"])
