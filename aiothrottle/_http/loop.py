@@ -658,10 +658,13 @@ class RetryLoop(Generic[_Request, _Response]):
         if known is None and self._inner_permit is not None:
             known = self._inner_permit(request)
         if known is not None:
-            known._engine.observers.retried(attempts.count, delay, outcome.status, outcome.error)
+            engine = known._engine
+            # A paused limiter delays the next attempt by itself.
+            seconds = engine.pause.left(engine.bucket.clock()) if paused else delay
+            engine.observers.retried(attempts.count, seconds, outcome.status, outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
-        # No slot is held during the delay. A paused limiter delays the next attempt by itself.
+        # No slot is held during the delay.
         if not paused:
             await asyncio.sleep(delay)
         await self._adapter.prepare_again(request)

@@ -107,9 +107,13 @@ async def test_backoff_of_a_profile_doubles() -> None:
 async def test_pauses_double_and_have_jitter() -> None:
     script = Script(429, 429, 429, 429, 200)
     retry = Retry(backoff=1, max_backoff=3, pause_jitter=0)
-    async with script.client(retry=retry) as client:
+    delays: list[float] = []
+    limiter = RateLimiter()
+    limiter.observe(lambda it: delays.append(it.delay) if isinstance(it, Retried) else None)
+    async with script.client(limiter, retry=retry) as client:
         assert (await client.get(A)).status_code == 200
     assert script.times == [0, 1, 3, 6, 9]
+    assert delays == pytest.approx([1, 2, 3, 3])
     pauses: list[float] = []
     limiter = RateLimiter()
     limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)
