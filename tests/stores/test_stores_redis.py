@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import re
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -290,6 +291,12 @@ async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -
             (await waiter).release()
         for limiter in limiters:
             await limiter.aclose()
+        sentence = page.partition("`RedisStore.pipeline` also needs ")[2].partition(".")[0]
+        more = re.findall(r"\+\w+", sentence)
+        await client.execute_command("ACL", "SETUSER", "aiothrottle", *more)
+        async with user.pipeline() as pipe:
+            taken = store.pipeline(pipe).reserve("pipe", HOURLY, [1])
+            assert taken.answer(await pipe.execute()).remaining == 9
 
 
 async def test_slots_change_hands_without_permission_for_channels(
