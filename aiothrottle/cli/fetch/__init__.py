@@ -26,7 +26,7 @@ Examples:
     -H "Authorization: Bearer $KEY"
 
 exit status:
-  0  every URL was fetched, with a status below 400
+  0  every URL of this run was fetched, with a status below 400
   1  the run is complete, but some URLs failed: their records have an "error",
      or a status of 400 or more
   2  the arguments are invalid, or input, output or store cannot be opened;
