@@ -13,6 +13,7 @@ Examples:
 # pyright: reportUnknownMemberType=false
 
 import argparse
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -40,8 +41,11 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
     whole = make_parser(filled=True)
     files = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY}
     for action in _actions(whole):
-        if isinstance(action.metavar, str) and action.metavar in files:
-            action.complete = files[action.metavar]  # type: ignore[attr-defined]
+        if isinstance(action.metavar, str):
+            if action.metavar in files:
+                action.complete = files[action.metavar]  # type: ignore[attr-defined]
+            # shtab does not escape it, and zsh would run the quoted one of --header.
+            action.metavar = re.sub(r"\W+", " ", action.metavar)
     print(shtab.complete(whole, options.shell))
     return 0
 

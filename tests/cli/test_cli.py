@@ -47,6 +47,7 @@ def test_scripts_and_help_name_all_commands(command: Command) -> None:
         assert ended.status == 0
         for name in ("fetch", "probe", "simulate", "demo", "completion", "rate"):
             assert name in ended.printed
+        assert "'NAME: VALUE'" not in ended.printed  # which zsh would run at each completion
 
 
 def test_help_has_every_option_in_80_columns(
