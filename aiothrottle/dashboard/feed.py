@@ -126,6 +126,7 @@ class Feed:
             "inUse": self._in_use,
             "keys": None if keyed is None else self._states_of(keyed),
             "keyCount": 0 if keyed is None else len(keyed),
+            "paused": gauges.paused(limiter),
             "pauses": [
                 {
                     "ago": now - group.at,
@@ -145,12 +146,12 @@ class Feed:
 
     def _states_of(self, limiter: KeyedRateLimiter) -> list[Shown]:
         """Return the most recently active keys, by name, so that rows keep their place."""
-        states = [
+        latest = self._latest().items()
+        return [
             # `limiter[key]` alone would make a forgotten key anew.
             each.state(limiter[key] if key in limiter else None)  # noqa: SIM401
-            for key, each in self._latest().items()
+            for key, each in sorted(latest, key=lambda it: (it[1].counts.label, id(it[1])))
         ]
-        return sorted(states, key=lambda each: each["name"])
 
     def _counts_of(self, key: Hashable) -> Iterator[Counts]:
         yield self._own.counts

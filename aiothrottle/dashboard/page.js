@@ -103,9 +103,9 @@ class Card {
     for (const name of ["waiting", "granted", "throttled", "retried", "rejected"]) {
       this.is(name, limiter[name]);
     }
-    const held = (limiter.keys || []).filter((key) => key.pausedFor > 0).length;
-    const text = limiter.keys ? (held ? `${held} of ${limiter.keyCount}` : "no") : paused(limiter);
-    this.is("paused", text).classList.toggle("paused", held > 0 || limiter.pausedFor > 0);
+    const held = limiter.paused ? `${limiter.paused} of ${limiter.keyCount}` : "no";
+    const text = limiter.keys ? held : paused(limiter);
+    this.is("paused", text).classList.toggle("paused", limiter.paused > 0);
     const shared = this.is("inUse", limiter.inUse === null ? "" : `${Math.round(100 * limiter.inUse)} %`);
     shared.parentElement.hidden = limiter.inUse === null;
     this.showStore(limiter.storeDownFor);
@@ -158,9 +158,13 @@ class Card {
     put(hosts.querySelector("h3"), `Keys${more}`);
     const rows = new Map();
     limiter.keys.forEach((key) => {
-      const row = this.rows.get(key.name) || new Row(this.labels);
+      let name = key.name;
+      while (rows.has(name)) {
+        name += " "; // two keys may have the same label
+      }
+      const row = this.rows.get(name) || new Row(this.labels);
       row.show(key);
-      rows.set(key.name, row);
+      rows.set(name, row);
     });
     const body = hosts.querySelector("tbody");
     const wanted = [...rows.values()].map((row) => row.row);

@@ -42,6 +42,11 @@ def paused_for(limiter: AnyLimiter) -> float:
     return 0.0 if engine is None else engine.pause.left(engine.bucket.clock())
 
 
+def paused(limiter: AnyLimiter) -> int:
+    """Return how many keys are paused; of a limiter without keys 1 or 0."""
+    return sum(engine.pause.left(engine.bucket.clock()) > 0 for engine in engines_of(limiter))
+
+
 def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
     """Return the rates in force: given, reported by the server or adaptive; without the guard.
 

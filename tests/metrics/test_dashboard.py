@@ -25,7 +25,16 @@ from tests.support.servers import Valkey
 FOLDER = files("aiothrottle.dashboard")
 Shown: TypeAlias = dict[str, RateLimiter | KeyedRateLimiter]
 FILES = {"": "page.html", "page.css": "page.css", "page.js": "page.js"}
-COUNTS = ("granted", "inFlight", "waiting", "rejected", "throttled", "retried", "pausedFor")
+COUNTS = (
+    "granted",
+    "inFlight",
+    "waiting",
+    "rejected",
+    "throttled",
+    "retried",
+    "pausedFor",
+    "paused",
+)
 
 
 async def status(url: str, **headers: str) -> int:
@@ -417,10 +426,16 @@ async def test_browser_page_updates_and_shows_names_as_text() -> None:
     markup = "<img src=x onerror=alert(1)>"
     keyed = KeyedRateLimiter("200/s", concurrency_limit=30)
     shown: Shown = {markup: RateLimiter(["40/s", "1500/min"]), "each host": keyed}
-    async with open_tab() as tab, serve(shown, facts=lambda: {markup: markup}) as url:
-        await keyed.acquire("api.example.org")
+
+    def label(key: object) -> str:
+        return str(key).lstrip("AB")
+
+    facts = {markup: markup}
+    async with open_tab() as tab, serve(shown, facts=facts.copy, label=label) as url:
+        for key in ("Aapi.example.org", "Bapi.example.org"):  # with the same label
+            await keyed.acquire(key)
         await tab.open(url)
-        await tab.until("document.querySelectorAll('tbody tr').length === 1")
+        await tab.until("document.querySelectorAll('tbody tr').length === 2")
         assert await tab.evaluate(text_of("h2")) == markup
         assert await tab.evaluate("document.querySelectorAll('img').length") == 0
         assert await tab.evaluate(text_of("#state")) == "live"

@@ -38,12 +38,15 @@ async def test_custom_label_names_keys_or_fails_for_one() -> None:
 async def test_latest_keys_are_shown_and_none_is_made() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("hosts", keyed, None, now)
+    keyed.pause("api.example.org", 50)
     for number in range(1000):
         async with keyed.throttle(f"{number:04}.example.org"):
             pass
     async with keyed.throttle("0600.example.org"):
         pass
-    names = [key["name"] for key in feed.snapshot()["keys"] or ()]
+    shown = feed.snapshot()
+    assert shown["paused"] == 1, "also of keys that are not shown"
+    names = [key["name"] for key in shown["keys"]]
     assert len(names) == 50
     assert names == sorted(names)
     assert (names[0], names[-1]) == ("0600.example.org", "0999.example.org")
