@@ -220,3 +220,13 @@ async def test_slow_collections_are_run_seldom(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(leave_for_ever(), 1000)
     assert len(collections) == 4
+
+
+@virtual
+async def test_virtual_timers_do_not_depend_on_the_budget(
+    collections: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "_MOST", 0.0)
+    collector, loop = stall.Collector(), asyncio.get_running_loop()
+    assert [collector.collect(loop) for _ in range(2)] == [0.0, stall._BREAK]
+    assert collections == []
