@@ -27,7 +27,7 @@ class Statistics:
     """Counts since the limiter was made, and its state now. All durations are seconds.
 
     The percentiles come from a histogram with four buckets per doubling: they are off by an eighth
-    at most.
+    at most. At a parent a request begins to wait when it is the first in its limiter's queue.
     """
 
     #: Requests that were granted.
