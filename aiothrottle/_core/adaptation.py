@@ -231,6 +231,10 @@ class Adaptation:
         )
         if only_slots and not (from_server and lasts(seconds)):
             return False
+        # If others wait for a trial, it has to be made again.
+        alone = reason != "failures" and not self.pause.awaits_trial
+        if alone and feedback.waits_alone(sent_at):
+            return False
         if self.pause.began_at < sent_at:
             self.pause_for(feedback.pause(seconds, rule), reason)
         elif from_server and seconds is not None:

@@ -16,7 +16,9 @@ Some servers answer some requests with a 429 by chance, whatever the rate. A lim
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
 a sign there is no rate. With one, the search closes in on the limit: from event to event it gets
 more tokens. If it often gets fewer, it was chance after all. An event that follows soon on another
-one says nothing about that: a full window throttles several times.
+one says nothing about that: a full window throttles several times. Once several events in a row
+look like chance, a 429 is no reason for a pause: its request waits alone. If then a tenth of the
+requests is throttled, there is a limit after all.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
@@ -135,6 +137,11 @@ _PART = 1 / 3
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
 # many times in a row, that is a sign.
 _SAME, _IN_A_ROW = 0.8, 3
+# So many events in a row are chance if each has throttled that part of the requests in flight, or
+# one, after other numbers of tokens. With fewer in flight an event counts half.
+_BY_CHANCE, _FEW, _IN_FLIGHT = 3.0, 1 / 4, 4
+# From then on that part of the tokens may be throttled; so many more 429s are a limit after all.
+_CHANCE, _TOO_MANY = 0.1, 5.0
 # Events after so many tokens tell a limit from chance: each with fewer tokens than the one before
 # counts, and of those before that part. Nearly three in a row are enough; one more, each time that
 # there were signs of a limit again.
@@ -177,6 +184,11 @@ class Evidence:
     #: How often in a row the same number of tokens was admitted, and how often fewer.
     same: int = 0
     fewer: float = 0.0
+    #: The requests in flight at the last event, how many in a row were chance, and the 429s beyond
+    #: those that chance explains.
+    in_flight: int = 0
+    by_chance: float = 0.0
+    excess: float = 0.0
     #: What it admits at once, where it limits that instead.
     slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
 
@@ -184,6 +196,25 @@ class Evidence:
     def is_near(self) -> bool:
         """Whether the limit is near: the server has admitted no more than before the last event."""
         return self.has_sign and self.admitted <= self.before
+
+    def waits_alone(self, sent_at: float, *, is_chance: bool) -> bool:
+        """Record a 429, while there is no rate; return whether it is no reason for a pause.
+
+        Args:
+            sent_at: When its request was sent.
+            is_chance: Whether smaller bursts have made 429s no rarer.
+        """
+        if not is_chance and self.by_chance < _BY_CHANCE:
+            return False
+        if sent_at > self.since:
+            self.excess = max(0.0, self.excess - _CHANCE * self.admitted)
+        self.excess += 1.0
+        if self.excess <= _TOO_MANY:
+            return True
+        # That was chance too, perhaps: the next event has to show whether there is a limit.
+        self.by_chance, self.excess = 0.0, 0.0
+        self.has_sign, self.many = False, math.inf
+        return False
 
     def succeeded(self, sent_at: float, cost: float) -> None:
         """Record a request that was not throttled.
@@ -234,13 +265,18 @@ class Evidence:
                 self.signs = self.signs + 1 if self.has_sign else 0
                 self.has_sign = False
             self.closed_until = max(self.closed_until, now)
+            are_few = self.admitted and 0 < self.number <= max(1.0, _FEW * self.in_flight)
             self._begin(now)
-            self.many = max(2.0, _PART * in_flight)
+            if self.by_chance < _BY_CHANCE:
+                weight = 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
+                self.by_chance = self.by_chance + weight if are_few and not self.same else 0.0
+            self.in_flight, self.many = in_flight, max(2.0, _PART * in_flight)
             self.has_sign = self.has_sign or self.same >= _IN_A_ROW
         else:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
-        is_limit = self.signs + self.has_sign >= self.needed and not self.slots.explain_429s
+        is_explained = self.slots.explain_429s or self.by_chance >= _BY_CHANCE
+        is_limit = self.signs + self.has_sign >= self.needed and not is_explained
         return self._search(of_all) if of_all or (is_limit and self.rate < math.inf) else None
 
     def share(self, now: float, of_all: float) -> AdaptiveRate | None:
@@ -261,7 +297,7 @@ class Evidence:
 
     def _search(self, of_all: float) -> AdaptiveRate:
         """Return the search from the known average on, or from a part of the rate for all."""
-        self.slots = LearnedSlots(self.slots.most)
+        self.slots, self.by_chance = LearnedSlots(self.slots.most), 0.0
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)

@@ -203,7 +203,7 @@ _EVENTS, _LEAST, _MOST = 6, 13, 200
 _UNEVEN = 2
 # With fewer cuts there are so many times as many requests, if they help; and so many of those with
 # the cuts are left without them, in so many events.
-_MORE, _LEFT, _TRIED = 3, 0.4, 3
+_MORE, _LEFT, _TRIED = 3, 0.2, 4
 
 
 @dataclass(slots=True)
@@ -347,6 +347,11 @@ class LearnedBurst:
     def explains_429s(self) -> bool:
         """Whether a smaller burst, or a wider spacing, may be all that the server wants."""
         return self.steps < _MOST_STEPS
+
+    @property
+    def sees_chance(self) -> bool:
+        """Whether throttled requests were found not to depend on it."""
+        return self._chance.is_found
 
     @property
     def longest(self) -> float:
