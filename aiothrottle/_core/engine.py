@@ -1003,8 +1003,7 @@ class Engine:
                 self._stall.end()
             shared = self.shared
             if shared is not None and not self.queue.count and shared.queue_is_empty():
-                # If the task was cancelled, the loop may be closing.
-                self.call_store(later=task.cancelling() > 0)
+                self.call_store(later=True)  # the loop may be closing
 
     def turn(self) -> None:
         """Serve the queue once, and set the timer for the next time."""
@@ -1036,7 +1035,7 @@ class Engine:
         """Make the calls of the store that are due.
 
         Args:
-            later: Whether the loop may be closing, as all tasks were cancelled.
+            later: Whether the loop may be closing.
         """
         for caller in self.callers:
             caller.start(later=later)

@@ -27,8 +27,8 @@ _Result = TypeVar("_Result")
 SHORTEST_BREAK = 0.001
 # Seconds after which a call that is not answered is a reason for a timeout.
 _LATE = 0.1
-# Seconds until a call is made after code has cancelled all tasks.
-_AFTER_CANCELLATION = 0.01
+# Seconds until a call is made where the loop may be closing.
+_LATER = 0.01
 
 
 class Order(NamedTuple):
@@ -142,7 +142,7 @@ class Caller:
             if not (later or (here is not None and here.cancelling())):
                 self._begin(loop)
                 return
-            wait = _AFTER_CANCELLATION
+            wait = _LATER
         self._set_timer(loop, wait)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
