@@ -107,7 +107,8 @@ class SQLiteStore(SwapStore):
             await asyncio.shield(asyncio.wrap_future(ended))
 
     def __del__(self) -> None:
-        self._end()
+        if hasattr(self, "_threads"):  # not after a wrong call
+            self._end()
 
     def _end(self) -> "Future[Any] | None":
         """End the thread of this process, if there is one, after its batches so far."""

@@ -173,9 +173,10 @@ async def test_value_of_another_program_counts_as_spent(store: SQLiteStore, path
 def test_path_of_no_file_is_rejected(wrong: str) -> None:
     with pytest.raises(ValueError, match=f"path must be that of a file, got '{wrong}'"):
         SQLiteStore(wrong)
-    anything: Any = None
-    with pytest.raises(TypeError):
-        SQLiteStore(anything)
+    make: Any = SQLiteStore
+    for arguments in ([], [None]):
+        with pytest.raises(TypeError):
+            make(*arguments)
 
 
 @pytest.mark.parametrize(
