@@ -132,8 +132,9 @@ _MEMORY, _TOKENS = 600.0, 200.0
 _SHARE, _AVERAGE = 0.25, 1.0
 # The same at the fastest rate, if that is the one that the user gave: it was right after all.
 _RIGHT = 30.0
-# A limit throttles that part of the requests in flight, two at the least.
-_PART = 1 / 3
+# A limit throttles that part of the requests in flight, and so many at the least: of few in flight,
+# and of more, of which a second one may be throttled by chance.
+_PART, _LEAST_OF_FEW, _LEAST_OF_MANY = 1 / 3, 2.0, 3.0
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
 # many times in a row, that is a sign.
 _SAME, _IN_A_ROW = 0.8, 3
@@ -270,7 +271,8 @@ class Evidence:
             if self.by_chance < _BY_CHANCE:
                 weight = 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
                 self.by_chance = self.by_chance + weight if are_few and not self.same else 0.0
-            self.in_flight, self.many = in_flight, max(2.0, _PART * in_flight)
+            least = _LEAST_OF_FEW if in_flight < _IN_FLIGHT else _LEAST_OF_MANY
+            self.in_flight, self.many = in_flight, max(least, _PART * in_flight)
             self.has_sign = self.has_sign or self.same >= _IN_A_ROW
         else:
             self.number += 1

@@ -249,15 +249,17 @@ def evidence_of_a_rate() -> Evidence:
     return Evidence(slots=LearnedSlots(most=0.0))  # no number of slots explains the 429s
 
 
-def event(evidence: Evidence, at: float, throttled: int, admitted: int) -> float | None:
+def event(
+    evidence: Evidence, at: float, throttled: int, admitted: int, in_flight: int = 8
+) -> float | None:
     """Let a server admit tokens and then throttle; return the rate that is learned."""
     for _ in range(admitted):
         evidence.succeeded(sent_at=at - 0.001, cost=1.0)
     found: float | None = None
     for number in range(throttled):
         sent_at = at - 0.001 if number == 0 else evidence.since
-        sent = 8 + admitted
-        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=8, sent=sent)
+        sent = in_flight + admitted
+        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=in_flight, sent=sent)
         if search is not None:
             found = found or search.initial
     return found
@@ -273,6 +275,10 @@ def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     assert event(evidence, 1.0, throttled=1, admitted=0) is None, "the server is still closed"
     assert event(evidence, 2.0, throttled=1, admitted=30) == 10.0  # 30 in 3 s
     assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1, sent=1) is None
+    for in_flight, throttled, is_limit in ((3, 2, True), (4, 2, False), (4, 3, True)):
+        evidence = evidence_of_a_rate()
+        event(evidence, 0.0, throttled, 20, in_flight)
+        assert (event(evidence, 1.0, throttled, 25, in_flight) is not None) is is_limit
 
 
 def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
