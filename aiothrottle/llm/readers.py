@@ -85,7 +85,8 @@ class EventUsage:
 
     def end(self, *, complete: bool) -> dict[str, float] | None:
         """Return the reported cost; None if none is reported, or not the final one."""
-        # A client may stop reading at the last event, before the end of the body.
+        # A client may stop reading at the last event, before the blank line that ends it.
+        self.feed(b"\n\n")
         if not (complete or self._is_last):
             return None
         return self._cost_of(self._usage) or None

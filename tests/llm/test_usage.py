@@ -141,8 +141,10 @@ DELTA = {"choices": [{"delta": {"content": "wörd"}}], "usage": None}
 
 def test_last_chunk_of_a_chat_settles_it() -> None:
     body = stream(DELTA, DELTA, {"choices": [], "usage": CHAT_USAGE}, b"[DONE]")
-    for complete in (True, False):  # the SDK need not read to the end of the body
-        assert settled(CHAT, EVENTS, body, complete=complete) == {"tokens": 15}
+    for complete in (True, False):  # a client need not read to the end of the body
+        for read in (body, body[:-2], body[:-3], body[:-4]):  # or of the last event
+            assert settled(CHAT, EVENTS, read, complete=complete) == {"tokens": 15}
+    assert settled(CHAT, EVENTS, body[:-5], complete=False) is None
     assert settled(CHAT, EVENTS, stream(DELTA, DELTA, b"[DONE]")) is None
     growing = {**DELTA, "usage": {"total_tokens": 11}}
     assert settled(CHAT, EVENTS, stream(growing, DELTA), complete=False) is None, "it was cut off"
