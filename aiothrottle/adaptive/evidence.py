@@ -133,7 +133,7 @@ _SHARE, _AVERAGE = 0.25, 1.0
 # The same at the fastest rate, if that is the one that the user gave: it was right after all.
 _RIGHT = 30.0
 # A limit throttles that part of the requests in flight, and so many at the least: of few in flight,
-# and of more, of which a second one may be throttled by chance.
+# or with a given rate, and of more without one, of which a second may be throttled by chance.
 _PART, _LEAST_OF_FEW, _LEAST_OF_MANY = 1 / 3, 2.0, 3.0
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
 # many times in a row, that is a sign.
@@ -190,6 +190,8 @@ class Evidence:
     in_flight: int = 0
     by_chance: float = 0.0
     excess: float = 0.0
+    #: With how many the count begins anew: less, each time that it was a limit after all.
+    doubt: float = 0.0
     #: What it admits at once, where it limits that instead.
     slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
 
@@ -205,7 +207,7 @@ class Evidence:
             sent_at: When its request was sent.
             is_chance: Whether smaller bursts have made 429s no rarer.
         """
-        if not is_chance and self.by_chance < _BY_CHANCE:
+        if self.by_chance < _BY_CHANCE and (not is_chance or self.doubt):
             return False
         if sent_at > self.since:
             self.excess = max(0.0, self.excess - _CHANCE * self.admitted)
@@ -213,7 +215,8 @@ class Evidence:
         if self.excess <= _TOO_MANY:
             return True
         # That was chance too, perhaps: the next event has to show whether there is a limit.
-        self.by_chance, self.excess = 0.0, 0.0
+        self.doubt -= _BY_CHANCE
+        self.by_chance, self.excess = self.doubt, 0.0
         self.has_sign, self.many = False, math.inf
         return False
 
@@ -270,8 +273,10 @@ class Evidence:
             self._begin(now)
             if self.by_chance < _BY_CHANCE:
                 weight = 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
-                self.by_chance = self.by_chance + weight if are_few and not self.same else 0.0
-            least = _LEAST_OF_FEW if in_flight < _IN_FLIGHT else _LEAST_OF_MANY
+                few = are_few and not self.same
+                self.by_chance = self.by_chance + weight if few else self.doubt
+            is_unsure = in_flight >= _IN_FLIGHT and self.fastest == _FASTEST
+            least = _LEAST_OF_MANY if is_unsure else _LEAST_OF_FEW
             self.in_flight, self.many = in_flight, max(least, _PART * in_flight)
             self.has_sign = self.has_sign or self.same >= _IN_A_ROW
         else:
@@ -299,7 +304,7 @@ class Evidence:
 
     def _search(self, of_all: float) -> AdaptiveRate:
         """Return the search from the known average on, or from a part of the rate for all."""
-        self.slots, self.by_chance = LearnedSlots(self.slots.most), 0.0
+        self.slots, self.by_chance = LearnedSlots(self.slots.most), self.doubt
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)

@@ -111,12 +111,20 @@ def test_cost_above_the_given_rate_is_rejected_while_a_lower_one_is_learned() ->
 
 
 @pytest.mark.parametrize(
-    ("rate", "jitter", "least"), [(38, 0.047, 0.25), (20, 0.02, 0.5), (48, 0.01, 0.5)]
+    ("rate", "latency", "jitter", "least"),
+    [
+        (38, 0.03, 0.047, 0.25),
+        (38, 0.05, 0.047, 0.25),
+        (20, 0.03, 0.02, 0.5),
+        (48, 0.03, 0.01, 0.5),
+    ],
 )
-def test_jitter_longer_than_the_spacing_is_found(rate: int, jitter: float, least: float) -> None:
+def test_jitter_longer_than_the_spacing_is_found(
+    rate: int, latency: float, jitter: float, least: float
+) -> None:
     server = Server(Rate(rate, 1.0), "token-bucket", burst=1, retry_after="none")
     limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
-    found = crawl(limiter, server, latency=0.03, jitter=jitter)
+    found = crawl(limiter, server, latency=latency, jitter=jitter)
     assert throttled(found, 20.0, 60.0) <= 0.03
     assert used(found, 20.0, 60.0, rate) >= least
 

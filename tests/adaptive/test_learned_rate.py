@@ -290,6 +290,17 @@ def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
     assert not any(event(evidence, 1.1 * n, throttled=1, admitted=n * 7 % 20) for n in range(30))
 
 
+def test_chance_that_was_a_limit_after_all_is_doubted() -> None:
+    evidence, at = evidence_of_a_rate(), 0.0
+    for needed in (4, 6, 9):  # events; the very first one tells nothing
+        for number in range(needed):
+            assert not evidence.waits_alone(at, is_chance=needed > 4)
+            event(evidence, at, throttled=1, admitted=10 + 30 * (number % 2))
+            at += 2.0
+        alone = [evidence.waits_alone(evidence.since, is_chance=False) for _ in range(6)]
+        assert alone == [True] * 5 + [False]
+
+
 def test_old_event_tells_nothing() -> None:
     evidence = evidence_of_a_rate()
     event(evidence, 0.0, throttled=8, admitted=20)
