@@ -21,6 +21,8 @@ from typing import cast
 from aiothrottle.cli import make_parser
 from aiothrottle.cli.options import Command, argument
 
+_NO_WORD = re.compile(r"\W+")
+
 
 @dataclass
 class Options:
@@ -45,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
             if action.metavar in files:
                 action.complete = files[action.metavar]  # type: ignore[attr-defined]
             # shtab does not escape it, and zsh would run the quoted one of --header.
-            action.metavar = re.sub(r"\W+", " ", action.metavar)
+            action.metavar = _NO_WORD.sub(" ", action.metavar)
     print(shtab.complete(whole, options.shell))
     return 0
 
