@@ -185,15 +185,20 @@ class Evidence:
     #: How often in a row the same number of tokens was admitted, and how often fewer.
     same: int = 0
     fewer: float = 0.0
-    #: The requests in flight at the last event, how many in a row were chance, and the 429s beyond
-    #: those that chance explains.
+    #: The requests in flight at the last event, how many events in a row look like chance, and the
+    #: 429s beyond those that chance explains.
     in_flight: int = 0
     by_chance: float = 0.0
     excess: float = 0.0
-    #: With how many the count begins anew: less, each time that it was a limit after all.
-    doubt: float = 0.0
+    #: How often that was a limit after all: each time it takes more events to believe in chance.
+    mistakes: int = 0
     #: What it admits at once, where it limits that instead.
     slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether 429s are taken for chance."""
+        return self.by_chance >= _BY_CHANCE * (1 + self.mistakes)
 
     @property
     def is_near(self) -> bool:
@@ -207,7 +212,7 @@ class Evidence:
             sent_at: When its request was sent.
             is_chance: Whether smaller bursts have made 429s no rarer.
         """
-        if self.by_chance < _BY_CHANCE and (not is_chance or self.doubt):
+        if not self.is_by_chance and (not is_chance or self.mistakes):
             return False
         if sent_at > self.since:
             self.excess = max(0.0, self.excess - _CHANCE * self.admitted)
@@ -215,8 +220,8 @@ class Evidence:
         if self.excess <= _TOO_MANY:
             return True
         # That was chance too, perhaps: the next event has to show whether there is a limit.
-        self.doubt -= _BY_CHANCE
-        self.by_chance, self.excess = self.doubt, 0.0
+        self.mistakes += 1
+        self.by_chance = self.excess = 0.0
         self.has_sign, self.many = False, math.inf
         return False
 
@@ -269,12 +274,10 @@ class Evidence:
                 self.signs = self.signs + 1 if self.has_sign else 0
                 self.has_sign = False
             self.closed_until = max(self.closed_until, now)
-            are_few = self.admitted and 0 < self.number <= max(1.0, _FEW * self.in_flight)
+            number = self.number if self.admitted else 0
             self._begin(now)
-            if self.by_chance < _BY_CHANCE:
-                weight = 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
-                few = are_few and not self.same
-                self.by_chance = self.by_chance + weight if few else self.doubt
+            if not self.is_by_chance:
+                self._weigh(number)
             is_unsure = in_flight >= _IN_FLIGHT and self.fastest == _FASTEST
             least = _LEAST_OF_MANY if is_unsure else _LEAST_OF_FEW
             self.in_flight, self.many = in_flight, max(least, _PART * in_flight)
@@ -282,7 +285,7 @@ class Evidence:
         else:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
-        is_explained = self.slots.explain_429s or self.by_chance >= _BY_CHANCE
+        is_explained = self.slots.explain_429s or self.is_by_chance
         is_limit = self.signs + self.has_sign >= self.needed and not is_explained
         return self._search(of_all) if of_all or (is_limit and self.rate < math.inf) else None
 
@@ -304,7 +307,7 @@ class Evidence:
 
     def _search(self, of_all: float) -> AdaptiveRate:
         """Return the search from the known average on, or from a part of the rate for all."""
-        self.slots, self.by_chance = LearnedSlots(self.slots.most), self.doubt
+        self.slots, self.by_chance = LearnedSlots(self.slots.most), 0.0
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)
@@ -347,6 +350,17 @@ class Evidence:
             return False
         self.rate, self.needed = rate, 0
         return True
+
+    def _weigh(self, number: int) -> None:
+        """Weigh whether the last event was chance.
+
+        Args:
+            number: Its 429s; zero if nothing was admitted after it.
+        """
+        if self.same or not 0 < number <= max(1.0, _FEW * self.in_flight):
+            self.by_chance = 0.0
+        else:
+            self.by_chance += 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
 
     def _begin(self, now: float) -> None:
         """Begin an event."""
