@@ -282,24 +282,22 @@ async def test_wrong_use_of_a_permit_names_the_correct_call() -> None:
 
 
 async def test_permits_found_while_another_is_dropped_are_released() -> None:
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()  # the collections below look at few objects
-    try:
-        for young in range(40):  # the collection begins at one of many allocations
-            limiter = RateLimiter(concurrency_limit=4)
-            gc.collect()
-            gc.disable()
-            dropped, found = await limiter.acquire(), await limiter.acquire()
-            cycle: list[object] = [found]
-            cycle.append(cycle)
-            del found, cycle
-            gc.set_threshold(gc.get_count()[0] + young, 10, 10)
-            gc.enable()
-            del dropped
-            gc.set_threshold(700, 10, 10)
-            gc.collect()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert counts(limiter) == (0, 0)
-    finally:
-        gc.unfreeze()
+    for young in range(40):  # the collection begins at one of many allocations
+        limiter = RateLimiter(concurrency_limit=4)
+        gc.collect()
+        gc.disable()
+        dropped, found = await limiter.acquire(), await limiter.acquire()
+        cycle: list[object] = [found]
+        cycle.append(cycle)
+        del found, cycle
+        gc.set_threshold(gc.get_count()[0] + young, 10, 10)
+        gc.enable()
+        del dropped
+        gc.set_threshold(*thresholds)
+        gc.collect()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert counts(limiter) == (0, 0)
