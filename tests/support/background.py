@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -24,11 +23,6 @@ COMMAND = (
 STRICT = ("-W", "error", "-X", "dev")
 # Processes import the package from the same place as this one, installed or not.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
-if sys.dont_write_bytecode:
-    # Each process would compile all that it imports: here the first one does, for all others.
-    _BYTECODE = tempfile.TemporaryDirectory(prefix="aiothrottle-bytecode-")
-    ENVIRONMENT.update(PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=_BYTECODE.name)
-
 
 _Served = TypeVar("_Served")
 
