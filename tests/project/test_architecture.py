@@ -9,7 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -87,8 +87,10 @@ class Import(NamedTuple):
     at_once: bool
 
 
-def imports(source: str) -> Iterator[Import]:
-    """Yield every module that a source imports, in a function or for types only, too."""
+@cache
+def imports(source: str) -> list[Import]:
+    """Return every module that a source imports, in a function or for types only, too."""
+    found: list[Import] = []
     tree = ast.parse(source)
     later = {
         inner
@@ -108,7 +110,8 @@ def imports(source: str) -> Iterator[Import]:
             names = modules or [node.module or ""]
         else:
             continue
-        yield from (Import(name, node not in later) for name in names)
+        found += (Import(name, node not in later) for name in names)
+    return found
 
 
 def complaints(module: str, source: str) -> list[str]:
