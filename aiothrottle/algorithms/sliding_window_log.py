@@ -135,6 +135,9 @@ class SlidingWindowLog(Window):
         if state.costs is not None:
             state.costs.append(cost)
             state.used += cost
+        used = len(state.log) - state.gone if state.costs is None else state.used
+        if used > state.deleted_limit:  # and than the limit, where there is a debt
+            state.deleted_limit = used
         state.room = self._room(state)
 
     def allowance(self, state: SlidingWindowLogState, now: float, most: int) -> int:

@@ -177,6 +177,12 @@ async def test_tokens_sent_before_stay_spent_for_a_longer_period() -> None:
         await asyncio.sleep(pause)
         limiter.update(rate_limit="10/min")
         assert await starts(limiter, 10) == [began + 10.0 + pause] * 9 + [began + 70.0]
+    limiter, began = RateLimiter("2/s"), now()
+    await limiter.record(10)  # a debt
+    await asyncio.sleep(1.0)
+    await visit(limiter)  # the debt leaves the log
+    limiter.update(rate_limit="10/4s")
+    assert await visit(limiter) == began + 4.0
 
 
 @pytest.mark.parametrize(
