@@ -209,7 +209,7 @@ def _cancel(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> None
 # iterators. All of that ends in five methods of the stream, so a stream in its place sees each
 # chunk when the caller gets it, neither earlier nor copied. One feeds a settlement; another keeps
 # what is read before the caller gets the response, so that it can be put back. The caller reads
-# each byte once, and only public names of aiohttp are used (`unread_data` is deprecated).
+# each byte once, and only public names of aiohttp are used.
 
 # A line longer than twice this limit cannot be read; it is the default of aiohttp.
 _LEAST_LIMIT = 1 << 16
@@ -282,6 +282,10 @@ class ReadAlong(StreamReader):
     def feed_data(self, data: bytes, size: int = 0) -> bool:  # noqa: ARG002 - aiohttp's own
         return bool(self._source.feed_data(data))
 
+    def unread_data(self, data: bytes) -> None:
+        """Put back what was read: the multipart reader of aiohttp calls it."""
+        self._source.unread_data(data)
+
     def set_read_chunk_size(self, n: int) -> None:
         if hasattr(self._source, "set_read_chunk_size"):  # since aiohttp 3.13.4
             self._source.set_read_chunk_size(n)
@@ -323,6 +327,11 @@ class SettledContent(ReadAlong):
         self._known += len(data)
         return super().feed_data(data, size)
 
+    def unread_data(self, data: bytes) -> None:
+        """Put back what was read: it is read again, and not fed again."""
+        self._known += len(data)
+        super().unread_data(data)
+
     def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
         """End the settlement: the response is closed or released."""
         self._settlement.end(complete=self._source.at_eof() and not self._source.exception())
@@ -360,6 +369,11 @@ class _Recorder(ReadAlong):
     def seen(self, chunk: bytes) -> None:
         if chunk:
             self.chunks.append(chunk)
+
+    def unread_data(self, data: bytes) -> None:
+        """Put back what was read: it is read again, and kept again."""
+        self.chunks = [b"".join(self.chunks).removesuffix(data)]
+        super().unread_data(data)
 
 
 # ---- what a hook sees of a request ---------------------------------------------------------------

@@ -82,8 +82,16 @@ async def as_sent(response: Any) -> bytes:
     return gzip.decompress(found) if "Content-Encoding" in response.headers else found
 
 
+async def put_back(response: ClientResponse) -> bytes:
+    start = await response.content.read(9)
+    with pytest.deprecated_call():  # the multipart reader of aiohttp does it
+        response.content.unread_data(start[2:])
+    return start[:2] + await response.content.read()
+
+
 OF_AIOHTTP: list[Read] = [
     lambda it: it.read(),
+    put_back,
     lambda it: in_pieces(it.content),
     lambda it: collected(aiter(it.content)),
     lambda it: until_at_eof(it.content),
@@ -109,6 +117,10 @@ async def reads_a_chunk(response: ClientResponse) -> None:
     assert await response.content.readchunk() != (b"", False)
 
 
+async def puts_back(response: ClientResponse) -> None:
+    assert await put_back(response)
+
+
 async def reads_the_stream(response: Any) -> None:
     assert await collected(aiter(response.stream))
 
@@ -123,7 +135,7 @@ async def begins_and_closes(response: Any) -> None:
     await response.aclose()
 
 
-BY_AIOHTTP: list[Judge] = [None, reads, reads_a_line, reads_a_chunk]
+BY_AIOHTTP: list[Judge] = [None, reads, reads_a_line, reads_a_chunk, puts_back]
 BY_HTTPX: list[Judge] = [None, reads, reads_the_stream, begins_lines, begins_and_closes]
 # In this order, as a run of 403s after many successes would be a silent limit.
 FORMS = [*itertools.product(("sized", "gzip", "chunked"), (SHORT, LONG), (200, 403, 429))]
