@@ -585,7 +585,7 @@ class ThrottledSession:
             return websocket._response  # pyright: ignore[reportPrivateUsage]
 
         # A websocket's `timeout` is another one, and its other options are no body.
-        seen = {"headers": options.get("headers")}
+        seen = {name: options.get(name) for name in ("headers", "params")}
         await self._loop.run(Call(self._adapter, "GET", url, seen), handshake, throttle)
         assert websocket is not None
         return websocket

@@ -266,12 +266,14 @@ async def test_websocket_overrides_its_cost() -> None:
     seen: list[Response] = []
     options: dict[str, Any] = {"settle": seen.append, "retry": ONCE}
     async with SESSION.misbehave(RateLimiter("10/h"), **options) as (server, at):
-        connect, headers = at.client.raw.ws_connect, {"X-Team": "blue"}
-        async with connect(server.url / "websocket", headers=headers, throttle={"cost": 4}):
+        seen_too: dict[str, Any] = {"headers": {"X-Team": "blue"}, "params": {"q": "1"}}
+        connect = at.client.raw.ws_connect
+        async with connect(server.url / "websocket", throttle={"cost": 4}, **seen_too):
             pass
         assert (await at.limiter.peek()).remaining == 6
     request = seen[0].request
     assert (request.method, request.headers["X-Team"]) == ("GET", "blue")
+    assert request.url.query_string == "q=1"
 
 
 async def left(at: Scene) -> float:
