@@ -266,8 +266,10 @@ class SessionAdapter(AiohttpAdapter[Call]):
         return super().classify(error)
 
     def total_of(self, request: Call) -> float | None:
-        timeout = request.options.get("timeout")
-        if not isinstance(timeout, ClientTimeout):
+        timeout: object = request.options.get("timeout", self.session.timeout)
+        if timeout is None or isinstance(timeout, int | float):  # as aiohttp takes it
+            timeout = ClientTimeout(timeout)
+        elif not isinstance(timeout, ClientTimeout):  # its sentinel
             timeout = self.session.timeout
         return timeout.total + _GRACE if timeout.total else None
 

@@ -99,16 +99,19 @@ async def test_given_session_repeats_no_lost_connection() -> None:
 
 async def test_response_is_held_for_the_timeout_of_its_request(clock: Clock) -> None:
     """And a second more, as aiohttp rounds its own timeouts up."""
-    options: dict[str, Any] = {"retry": ONCE, "connections": 4, "timeout": ClientTimeout(total=600)}
-    async with SESSION.misbehave(clock.limiter(concurrency_limit=4), **options) as (server, at):
-        await at.client.raw.get(server.url / "stall")
-        for total in (60, 20, 30):
-            await at.open("stall", timeout=total)
+    options: dict[str, Any] = {"retry": ONCE, "connections": 5, "timeout": ClientTimeout(total=600)}
+    async with SESSION.misbehave(clock.limiter(concurrency_limit=5), **options) as (server, at):
+        get = partial(at.client.raw.get, server.url / "stall")
+        endless = await get(timeout=None)
+        await get()
+        for timeout in (ClientTimeout(60), 20, 30):
+            await get(timeout=timeout)
         left: list[int] = []
         for seconds in (20.5, 1, 10, 30, 560):  # which end no deadline, and then one each
             await clock.skip(seconds)
             left.append(at.held)
-        assert left == [4, 3, 2, 1, 0]
+        assert left == [5, 4, 3, 2, 1]
+        endless.close()
         await until(lambda: not server.connected)
 
 
