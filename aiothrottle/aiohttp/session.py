@@ -72,6 +72,7 @@ from aiothrottle.aiohttp.body import (
 from aiothrottle.errors import not_async
 from aiothrottle.hooks import Request, Throttle
 from aiothrottle.keyed import AnyLimiter
+from aiothrottle.permit import Permit
 
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
@@ -211,6 +212,8 @@ class Call:
     options: Mapping[str, Any]
     #: The body, if it could be sent only once.
     body: Body | None = None
+    #: Whether a redirect has answered it with a GET: another attempt would do it twice.
+    is_done: bool = False
 
     def send(self) -> Awaitable[ClientResponse]:
         """Make one attempt."""
@@ -238,6 +241,7 @@ class SessionAdapter(AiohttpAdapter[Call]):
         #: The session, once it is made.
         self.made: ClientSession | None = None
         self._arguments: Mapping[str, Any] = {}
+        self._repeatable = options.retry.methods
         if isinstance(session, ClientSession):
             self.made = without_resending(session)
         else:
@@ -250,7 +254,14 @@ class SessionAdapter(AiohttpAdapter[Call]):
         return self.made
 
     def is_replayable(self, request: Call) -> bool:
-        return request.body is None or is_replayable(request.body)
+        return not request.is_done and (request.body is None or is_replayable(request.body))
+
+    def receive(
+        self, request: Call, response: ClientResponse, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        method = request.method
+        request.is_done = response.method != method and method not in self._repeatable
+        return super().receive(request, response, permit)
 
     def view(self, request: Call, /) -> Request:
         url = request.url
@@ -287,7 +298,8 @@ class ThrottledSession:
       cannot be sent twice is not: the throttled response is returned;
     - reports its outcome to the limiter, which tunes its guard and its adaptive limits by it.
 
-    A chain of redirects is one request, to the host of the first URL.
+    A chain of redirects is one request, to the host of the first URL. A POST that a redirect has
+    answered with a GET was done, and is not sent again if the GET is throttled.
 
     Args:
         limiter: The limiter, which may be shared with other sessions and other code. A

@@ -115,6 +115,16 @@ async def test_response_is_held_for_the_timeout_of_its_request(clock: Clock) -> 
         await until(lambda: not server.connected)
 
 
+@pytest.mark.parametrize(("method", "status", "attempts"), [("POST", 429, 1), ("PUT", 200, 2)])
+async def test_post_that_a_redirect_has_answered_is_not_sent_again(
+    method: str, status: int, attempts: int
+) -> None:
+    redirect = answer(303, Location="/")
+    async with SESSION.serve(redirect, answer(429), redirect, answer()) as at:
+        assert (await at.send(method=method)).status == status
+        assert [it for it, _ in at.seen] == [method, "GET"] * attempts
+
+
 # ---- options that can be read once -------------------------------------------------------------
 
 
