@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 _Check: TypeAlias = Callable[[ClientResponse], Awaitable[None]]
 _RaiseForStatus: TypeAlias = bool | _Check | None
-_Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
+_Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse")
 
 # aiohttp rounds its own timeouts up to a whole second.
 _GRACE = 1.0
@@ -477,7 +477,7 @@ class ThrottledSession:
         *,
         throttle: Throttle | None = None,
         **options: "Unpack[_WSConnectOptions]",
-    ) -> "RequestContext[ClientWebSocketResponse[bool]]":
+    ) -> "RequestContext[ClientWebSocketResponse]":
         """Open a websocket. The handshake takes a token; the messages do not.
 
         Args:
@@ -587,10 +587,10 @@ class ThrottledSession:
 
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
-    ) -> "ClientWebSocketResponse[bool]":
+    ) -> "ClientWebSocketResponse":
         """Open a websocket; the loop judges the response to its handshake."""
         keep_iterators(cast("dict[str, Any]", options))
-        websocket: ClientWebSocketResponse[bool] | None = None
+        websocket: ClientWebSocketResponse | None = None
 
         async def handshake(_: Call) -> ClientResponse:
             nonlocal websocket

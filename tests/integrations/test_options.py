@@ -109,6 +109,10 @@ async def test_misspelt_option_and_wrong_session_are_named() -> None:
             ThrottledSession(RateLimiter(), session=session, headers={})
 
 
+async def text_of_a_websocket(session: ThrottledSession) -> str:  # for type checkers alone
+    return await (await session.ws_connect("")).receive_str()
+
+
 def test_type_checkers_know_all_options_and_arguments() -> None:
     assert SessionOptions.__annotations__.keys() == VALID.keys() | {"retry"}
     for kind in INTEGRATIONS.values():
