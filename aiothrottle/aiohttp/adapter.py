@@ -61,6 +61,10 @@ class AiohttpAdapter(Generic[_Request_contra]):
 
     def classify(self, error: Exception) -> Failure:
         """Classify a failed connection; a wrong certificate is not retryable."""
+        # Of a websocket or a proxy; without headers there was no response, or too many redirects.
+        if isinstance(error, aiohttp.ClientResponseError) and error.headers is not None:
+            host = error.request_info.url.raw_host or ""
+            return Failure(response=(host, error.status, error.headers))
         lost = isinstance(error, aiohttp.ClientConnectionError)
         return Failure(
             retryable=lost and not isinstance(error, aiohttp.ClientSSLError),

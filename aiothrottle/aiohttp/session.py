@@ -40,7 +40,6 @@ from aiohttp import (
     ClientMiddlewareType,
     ClientRequest,
     ClientResponse,
-    ClientResponseError,
     ClientSession,
     ClientTimeout,
     ClientWebSocketResponse,
@@ -53,7 +52,7 @@ from aiohttp.typedefs import LooseCookies, LooseHeaders, StrOrURL
 from yarl import URL
 
 from aiothrottle._checks import check_names, shown
-from aiothrottle._http.loop import Failure, RetryLoop
+from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options, SessionOptions, names_of
 from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (
@@ -268,13 +267,6 @@ class SessionAdapter(AiohttpAdapter[Call]):
         if params := request.options.get("params"):
             url = url.extend_query(params)
         return view_of_call(request.method, url, self.session.headers, request.options)
-
-    def classify(self, error: Exception) -> Failure:
-        # Of a websocket or a proxy; without headers there was no response, or too many redirects.
-        if isinstance(error, ClientResponseError) and error.headers is not None:
-            host = error.request_info.url.raw_host or ""
-            return Failure(response=(host, error.status, error.headers))
-        return super().classify(error)
 
     def total_of(self, request: Call) -> float | None:
         timeout: object = request.options.get("timeout", self.session.timeout)

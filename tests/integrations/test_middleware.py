@@ -208,6 +208,15 @@ async def test_function_as_raise_for_status_of_a_given_session() -> None:
 
 
 @sessions
+async def test_proxy_that_throttles_is_asked_again(integration: Integration) -> None:
+    async with integration.misbehave() as (server, at):
+        with pytest.raises(aiohttp.ClientHttpProxyError):
+            await at.client.raw.post("https://host/", proxy=server.url)
+        assert [it.method for it in server.seen] == ["CONNECT"] * QUICK.attempts
+        at.assert_granted(QUICK.attempts)
+
+
+@sessions
 async def test_traces_begin_with_the_attempt(integration: Integration) -> None:
     started: list[object] = []
 

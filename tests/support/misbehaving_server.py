@@ -365,6 +365,7 @@ _BEHAVIOURS: dict[str, Behaviour] = {
     ),
     # In place of 100 Continue; the second time 100 and 200.
     "/throttled-expectation": _first(lambda it: it.answer(429, headers=_AGAIN), then=_continue),
+    "443": lambda it: it.answer(429, b"", _AGAIN),  # CONNECT host:443, to a proxy
     "/websocket": _WEBSOCKET,
     "/websocket-abort": _steps(_shake_hands, _reset),
     "/websocket-throttled-once": _first(lambda it: it.answer(429, b"", _AGAIN), then=_WEBSOCKET),
