@@ -296,8 +296,8 @@ class TransportAdapter:
         """End a response that is followed by another attempt, and release its permit."""
         try:
             if _is_short(response.headers) and not response.is_stream_consumed:
-                # The body is not needed.
-                with suppress(TimeoutError, self.library.TransportError):
+                # The body is not needed. A RuntimeError: `should_retry` gave up reading it.
+                with suppress(TimeoutError, RuntimeError, self.library.TransportError):
                     async with asyncio.timeout(SHORT_TIME):
                         async for _ in response.aiter_raw():
                             pass

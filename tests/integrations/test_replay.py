@@ -228,3 +228,15 @@ async def test_body_whose_reading_failed_raises_again(integration: Integration) 
     async with integration.serve(script, retry=once(gives_up)) as at, await at.open() as stream:
         with pytest.raises(RuntimeError, match="given up"):
             await stream.read()
+
+
+@transports
+async def test_request_whose_body_stalls_is_retried(integration: Integration) -> None:
+    async def is_stalled(response: Any) -> bool:
+        await gives_up(response)
+        return bool(response.status_code == 201)
+
+    stall = in_chunks(b"x", status=201, then=never, Content_Length="9")
+    retry = Retry(backoff=0.001, pause_jitter=0, should_retry=is_stalled)
+    async with integration.serve(stall, answer(200, "sized", SHORT), retry=retry) as at:
+        assert await at.send() == (200, SHORT)
