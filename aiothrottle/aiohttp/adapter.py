@@ -127,6 +127,9 @@ class AiohttpAdapter(Generic[_Request_contra]):
         Nothing is put back after an error, or if the response was closed or released.
         """
         source = response.content
+        if source.at_eof():  # that of a HEAD request has not all attributes of a stream
+            yield lambda: response
+            return
         recorder = _Recorder(source)
         response.content = recorder
         try:

@@ -183,6 +183,18 @@ async def test_ended_response_is_not_read(judge: Judge) -> None:
                 await response.content.read()
 
 
+async def test_response_without_a_body_is_judged() -> None:
+    async def ends(response: ClientResponse) -> None:
+        assert not await response.content.readline()
+        response.release()
+
+    async def empty(_: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    async with SESSION.serve(empty, retry=once(ends)) as at:
+        assert await at.send() == (204, b"")
+
+
 async def gives_up(response: Any) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.03):
