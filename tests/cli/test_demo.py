@@ -61,7 +61,7 @@ def test_demo_prints_a_document(command: Command) -> None:
 def test_failed_crawl_has_its_problem(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Terms, "patience", 0.1)
+    monkeypatch.setattr(Terms, "patience", 0.4)
     terms = Terms(rate=Rate(10, 0.2), pages=12, json=as_json)
     # Pages that are throttled are asked for again after a second.
 
