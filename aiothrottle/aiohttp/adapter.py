@@ -47,6 +47,8 @@ def origin_of(_method: str, url: URL) -> str:
 
 _Request_contra = TypeVar("_Request_contra", contravariant=True)
 
+_WRONG_CERTIFICATE = (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)
+
 
 class AiohttpAdapter(Generic[_Request_contra]):
     """Translates for aiohttp; a subclass for each integration knows its requests.
@@ -67,7 +69,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
             return Failure(response=(host, error.status, error.headers))
         lost = isinstance(error, aiohttp.ClientConnectionError)
         return Failure(
-            retryable=lost and not isinstance(error, aiohttp.ClientSSLError),
+            retryable=lost and not isinstance(error, _WRONG_CERTIFICATE),
             unanswered=lost or isinstance(error, OSError),
         )
 

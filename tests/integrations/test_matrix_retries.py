@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple, cast
 
+import aiohttp
 import pytest
 import trustme
 from aiohttp import web
@@ -214,6 +215,10 @@ async def test_wrong_certificate_is_not_retried(integration: Integration) -> Non
         with pytest.raises(Exception, match="certificate verify failed"):
             await at.send()
         at.assert_granted(1)
+        if integration.library is None:
+            with pytest.raises(aiohttp.ServerFingerprintMismatch):
+                await at.client.raw.get(url, ssl=aiohttp.Fingerprint(bytes(32)))
+            at.assert_granted(2)
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
