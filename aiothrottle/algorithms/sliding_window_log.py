@@ -135,8 +135,9 @@ class SlidingWindowLog(Window):
         if state.costs is not None:
             state.costs.append(cost)
             state.used += cost
+        # `_used`, inlined. With a debt a window holds more than the limit.
         used = len(state.log) - state.gone if state.costs is None else state.used
-        if used > state.deleted_limit:  # and than the limit, where there is a debt
+        if used > state.deleted_limit:
             state.deleted_limit = used
         state.room = self._room(state)
 
