@@ -414,11 +414,6 @@ class LocalBucket:
         earliest = reported.reset_after - reported.error - (now - sent_at)
         return not is_limited or self._exceeds(now, reported.resource, reported.remaining, earliest)
 
-    def bind_quotas(self) -> None:
-        """Keep to each quota until its next report: the own algorithm may hold back less now."""
-        for _, state in self.quotas.values():
-            state.binds = state.binds or not state.witness.refill  # that reset is refuted
-
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
         log = max((state.log for _, state in self._of_requests()), key=len, default=())
