@@ -183,9 +183,9 @@ def test_random_429s_are_no_limit(seed: int) -> None:
     def admits(now: float) -> bool:  # noqa: ARG001
         return chance.random() > 0.01
 
-    learning = run(admits, 30.0, seed=seed, limiter=without_rate(), retry_after=1)
+    learning = run(admits, 15.0, seed=seed, limiter=without_rate(), retry_after=1)
     limiter = RateLimiter(concurrency_limit=8, learn_rate=False)
-    plain = run(admits, 30.0, seed=seed, limiter=limiter, retry_after=1)
+    plain = run(admits, 15.0, seed=seed, limiter=limiter, retry_after=1)
     assert len(learning.admitted) >= 0.6 * len(plain.admitted)
 
 

@@ -371,4 +371,4 @@ def test_algorithm_agrees_with_the_list_of_grants(subject: Subject) -> None:
         def __init__(self) -> None:
             super().__init__(subject)
 
-    run_state_machine_as_test(OfSubject, settings=examples(40, steps=25))
+    run_state_machine_as_test(OfSubject, settings=examples(25, steps=25))

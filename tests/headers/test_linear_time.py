@@ -12,6 +12,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -69,8 +70,8 @@ def slow(work: Work, text: Text, length: int = LENGTH) -> str | None:
     """Return a complaint if eight times the length takes much more than eight times as long."""
     if seconds_for(work, text.of(length)) < QUICK:
         return None
-    many = seconds_for(work, text.of(length), runs=5)
-    few = seconds_for(work, text.of(length // 8), runs=5)
+    many = seconds_for(work, text.of(length), runs=3)
+    few = seconds_for(work, text.of(length // 8), runs=3)
     if many < QUICK or many < GROWTH * few:
         return None
     return f"{text}: {many:.4f} s for {length} characters, {few:.4f} s for an eighth"
@@ -110,6 +111,7 @@ def modules() -> Iterator[ModuleType]:
                 raise
 
 
+@cache
 def expressions() -> dict[str, tuple[re.Pattern[str], set[str]]]:
     """Return all expressions by name, with the methods that their modules call on them."""
     found: dict[str, tuple[re.Pattern[str], set[str]]] = {}
@@ -209,15 +211,12 @@ def finding(pattern: re.Pattern[str]) -> Work:
     return lambda text: sum(1 for _ in pattern.finditer(text))
 
 
-EXPRESSIONS = expressions()
-
-
 @pytest.mark.parametrize("third", range(3))
 def test_expressions_take_linear_time(third: int) -> None:
     for known in ("quotas._ITEM", "values._FORMS", "feed._NAME"):
-        assert any(known in name for name in EXPRESSIONS), known
+        assert any(known in name for name in expressions()), known
     slow_ones: list[str] = []
-    for name, (pattern, methods) in list(EXPRESSIONS.items())[third::3]:
+    for name, (pattern, methods) in list(expressions().items())[third::3]:
         work = pattern.fullmatch if methods <= {"match", "fullmatch"} else finding(pattern)
         slow_ones += complaints({name: work}, hostile_to(pattern))
     assert slow_ones == []
@@ -246,21 +245,25 @@ def reading(name: str, profile: Profile | None) -> Work:
     return lambda text: parse_rate_limit(429, [(name, text)], NOW, None, profile)
 
 
-HEADERS = headers_of(None)
+@cache
+def plain_headers() -> list[str]:
+    return headers_of(None)
+
+
 PROFILED = [profile for profile in PROFILES.values() if profile.limits or profile.milliseconds]
-IN_HEADERS = [(name, profile) for profile in PROFILED for name in headers_of(profile)]
 
 
 def test_headers_of_all_servers_take_linear_time() -> None:
     known = {"retry-after", "date", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining-usd"}
-    assert known <= set(HEADERS)
-    works = {name: reading(name, None) for name in HEADERS}
+    assert known <= set(plain_headers())
+    works = {name: reading(name, None) for name in plain_headers()}
     assert complaints(works, TEXTS) == []
 
 
 def test_headers_of_profiles_take_linear_time() -> None:
-    assert len({profile.name for _, profile in IN_HEADERS}) > 30
-    works = {f"{name} of {each.name}": reading(name, each) for name, each in IN_HEADERS}
+    names = {profile: headers_of(profile) for profile in PROFILED}
+    assert sum(map(bool, names.values())) > 30
+    works = {f"{it} of {each.name}": reading(it, each) for each in PROFILED for it in names[each]}
     assert complaints(works, TEXTS[:: len(PREFIXES)]) == []
 
 
@@ -269,7 +272,7 @@ def many_lines(name: str, vendor: str) -> Work:
     numbers = itertools.count()
 
     def work(text: str) -> object:
-        lines = [(name.format(*itertools.islice(numbers, 999)), "1;w=1") for _ in text]
+        lines = [(name.format(next(numbers)), "1;w=1") for _ in text]
         return parse_rate_limit(429, lines, NOW, None, vendor)
 
     return work
@@ -277,7 +280,7 @@ def many_lines(name: str, vendor: str) -> Work:
 
 def test_many_lines_and_long_names_take_linear_time() -> None:
     vendors = ("", "Zendesk", "Salesforce", "Binance")
-    names = ("X-RateLimit-Limit", "x-ratelimit-remaining-{}", "RateLimit", "{}" * 999)
+    names = ("X-RateLimit-Limit", "x-ratelimit-remaining-{}", "RateLimit", "{}" + 4000 * "0")
     works = {
         f"{name[:40]} {vendor}": many_lines(name, vendor) for vendor in vendors for name in names
     }
@@ -285,7 +288,7 @@ def test_many_lines_and_long_names_take_linear_time() -> None:
 
 
 def sixty_lines(text: str) -> object:
-    return parse_rate_limit(429, [(name, text) for name in (2 * HEADERS)[:60]], NOW)
+    return parse_rate_limit(429, [(name, text) for name in (2 * plain_headers())[:60]], NOW)
 
 
 def test_sixty_hostile_lines_are_parsed_quickly() -> None:
@@ -313,7 +316,7 @@ def test_bodies_take_linear_time(status: int) -> None:
     for form in BODIES:
         before, after = (part.replace("{{", "{").replace("}}", "}") for part in form.split("{}"))
         texts = [Text(before, unit, end) for unit in UNITS for end in {after, ""}]
-        assert complaints(works, texts, 60_000) == []
+        assert complaints(works, texts, 20_000) == []
 
 
 def at_the_end_of(path: list[str], found: object, many: int) -> object:
@@ -351,7 +354,7 @@ def test_json_of_profiles_takes_linear_time() -> None:
     for profile in PROFILED:
         for row in (it for it in profile.limits if isinstance(it, Json)):
             many, long = many_and_long(row, profile)
-            slow_ones += complaints({f"many, {profile.name}": many}, [Text("", "x")], 60_000)
+            slow_ones += complaints({f"many, {profile.name}": many}, [Text("", "x")], 30_000)
             texts = [Text("", unit) for unit in UNITS]
             slow_ones += complaints({f"long, {profile.name}": long}, texts, 1000)
     assert slow_ones == []
