@@ -95,11 +95,7 @@ class _Parser(argparse.ArgumentParser):
         """Print the usage and the message, with a suggestion, and exit."""
         super().error(self._plain(message))
 
-    def _print_message(
-        self,
-        message: str,
-        file: Any = None,  # noqa: ANN401 - of argparse
-    ) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - theirs
         """Print; an output that cannot be written raises, which `argparse` would hide."""
         if file is sys.stdout:
             print(message, end="")

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import codecs
 import contextlib
+import itertools
 import json
 import mimetypes
 import os
@@ -220,6 +221,7 @@ class Saved:
             try:
                 folder.take()
             except OutputError:
+                folder.close()
                 output.close()
                 raise
         longest = self.max_filesize or (_LONGEST_BODY if folder is None else None)
@@ -270,8 +272,7 @@ class Results:
             record.headers = _chosen(response, self.headers)
         if self.folder is None:
             record.body = await self._read(response)
-            charset = _CHARSET.search(kind)
-            record.charset = None if charset is None else charset[1]
+            record.charset = found[1] if (found := _CHARSET.search(kind)) else None
             return
         async with aclosing(self._chunks(response)) as chunks:
             name = file_name(url, kind.partition(";")[0].strip(), identity)
@@ -528,11 +529,7 @@ class Folder:
         """
         if fcntl is not None:  # else a folder cannot be opened either
             self._descriptor = os.open(self._path, os.O_RDONLY)
-            try:
-                _lock(self._descriptor, self._path)
-            except OutputError:
-                self.close()
-                raise
+            _lock(self._descriptor, self._path)
         for part in self._path.glob(f"{_PART}*"):
             part.unlink(missing_ok=True)
 
@@ -563,14 +560,11 @@ class Folder:
 
     def _become(self, part: Path, name: str) -> str:
         """Rename the file to its name, or a similar one: no file is overwritten."""
-        stem, dot, suffix = name.rpartition(".")
-        number = 1
-        free = name
-        while (self._path / free).exists():
-            number += 1
-            free = f"{stem}-{number}{dot}{suffix}" if dot else f"{name}-{number}"
-        part.rename(self._path / free)
-        return free
+        path = self._path / name
+        others = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+        free = next(it for it in itertools.chain([path], others) if not it.exists())
+        part.rename(free)
+        return free.name
 
     @contextlib.contextmanager
     def _output_errors(self) -> Generator[None, None, None]:
