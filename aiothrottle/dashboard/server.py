@@ -229,13 +229,9 @@ class _Page:
         stream.abort()
 
     def _now(self) -> str:
-        return json.dumps(
-            {
-                "at": time.monotonic(),
-                "facts": dict(self._facts()) if self._facts else {},
-                "limiters": [feed.snapshot() for feed in self._feeds],
-            }
-        )
+        facts = dict(self._facts()) if self._facts else {}
+        limiters = [feed.snapshot() for feed in self._feeds]
+        return json.dumps({"at": time.monotonic(), "facts": facts, "limiters": limiters})
 
 
 def _always(text: str, kind: str) -> _Handler:

@@ -99,17 +99,13 @@ class OpenTelemetryMetrics(Recorder[_Series]):
         waits = meter.create_histogram(
             "aiothrottle.wait.duration", "s", "The wait of granted requests."
         )
-        tokens = meter.create_counter(
-            "aiothrottle.tokens", "{token}", "The cost of granted requests."
-        )
-        resources = meter.create_counter(
-            "aiothrottle.resource.tokens",
-            "{token}",
-            "The cost of granted requests in each resource.",
+        counter = meter.create_counter
+        tokens = counter("aiothrottle.tokens", "{token}", "The cost of granted requests.")
+        resources = counter(
+            "aiothrottle.resource.tokens", "{token}", "The cost of granted requests, by resource."
         )
         kinds = {
-            kind: meter.create_counter(f"aiothrottle.{name}", unit, text)
-            for kind, name, unit, text in _COUNTERS
+            kind: counter(f"aiothrottle.{name}", unit, text) for kind, name, unit, text in _COUNTERS
         }
 
         def make(name: str, key: str | None) -> _Series:
