@@ -240,7 +240,7 @@ class TransportAdapter:
         is_throttled = response.status_code not in AMBIGUOUS
         try:
             async with asyncio.timeout(SHORT_TIME if is_throttled else None):
-                return await (response.aread() if held is None else held.read_ahead())
+                return await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
         except TimeoutError as error:
             raise self.library.ReadTimeout(
                 "the body of a throttled response did not arrive"

@@ -30,6 +30,7 @@ from tests.integrations.clients import (
     every,
     in_chunks,
     lacking,
+    transports,
 )
 from tests.support.misbehaving_server import BOMB, MisbehavingServer
 from tests.support.serving import Handler, answer, endless, hang_up, until
@@ -155,6 +156,20 @@ async def test_late_body_of_a_403_is_returned(integration: Integration, clock: C
         await clock.skip(2.0)
         server.go.set()
         assert await task == (403, b"xxxx")
+
+
+@transports
+async def test_403_that_is_longer_than_it_says_is_returned(integration: Integration) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 16)
+            await asyncio.sleep(0)
+
+    def respond(_: object) -> Any:
+        return integration.library.Response(403, headers={"Content-Length": "9"}, content=body())
+
+    async with asyncio.timeout(2), integration.mock(respond) as at, await at.open() as stream:
+        assert stream.status == 403
 
 
 @every(RETRIES)
