@@ -151,6 +151,8 @@ class Options:
                 f"not {shown(self.adaptive_throttling)}"
             )
         check_choice("server_quota", self.server_quota, ("at once", "evenly", None))
+        for name in ("buffer_body", "hold_websockets"):
+            check_choice(name, getattr(self, name), (True, False))
         # It is read several times, and may be an iterator.
         object.__setattr__(self, "profiles", _as_tuple(self.profiles))
 

@@ -273,7 +273,7 @@ def _cost(cost: object) -> Cost:
     if _is_cost(cost):
         return cost
     raise TypeError(
-        "cost= must return tokens, a mapping of resources to tokens, or None for the default, "
+        "a cost must be tokens, a mapping of resources to tokens, or None for the default, "
         f"got {shown(cost)}"
     )
 

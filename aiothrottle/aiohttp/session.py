@@ -51,7 +51,7 @@ from aiohttp.abc import AbstractCookieJar
 from aiohttp.typedefs import LooseCookies, LooseHeaders, StrOrURL
 from yarl import URL
 
-from aiothrottle._checks import check_names, shown
+from aiothrottle._checks import check_choice, check_names, shown
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options, SessionOptions, names_of
 from aiothrottle._http.terms import Admission, LimiterLike
@@ -326,6 +326,7 @@ class ThrottledSession:
     ) -> None:
         if session is not None and not isinstance(session, ClientSession):
             raise TypeError(f"session must be an aiohttp.ClientSession, got {shown(session)}")
+        check_choice("owns_session", owns_session, (True, False))
         options, for_client_session = read_arguments(type(self), arguments)
         if session is not None and for_client_session:
             raise ValueError(

@@ -66,6 +66,8 @@ WRONG: list[tuple[str, Any, type[Exception], str]] = [
     ("max_hold", float("inf"), ValueError, "max_hold must be a finite number"),
     ("max_hold", 0.0, ValueError, "finite number of seconds, above 0, or None"),
     ("server_quota", "later", ValueError, "server_quota"),
+    ("buffer_body", "no", ValueError, "buffer_body must be one of True, False, got 'no'"),
+    ("hold_websockets", None, ValueError, "hold_websockets must be one of True, False, got None"),
     ("profiles", ["GitHub"], TypeError, "each of profiles must be a Profile, got 'GitHub'"),
     ("profiles", "GitHub", TypeError, "profiles must be a list of Profiles"),
     ("adaptive_throttling", 2.0, TypeError, r"is an AdaptiveThrottling, such as .*, not 2\.0"),
@@ -104,6 +106,8 @@ async def test_misspelt_option_and_wrong_session_are_named() -> None:
         RetryMiddleware(throttle=given)
     with pytest.raises(TypeError, match="session must be an aiohttp"):
         ThrottledSession(RateLimiter(), session=given)
+    with pytest.raises(ValueError, match="owns_session must be one of True, False"):
+        ThrottledSession(RateLimiter(), owns_session=given)
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ValueError, match="headers: arguments for a new session"):
             ThrottledSession(RateLimiter(), session=session, headers={})
