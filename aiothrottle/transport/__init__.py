@@ -55,7 +55,7 @@ class Transport(Generic[_Request, _Response, _Base]):
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
-        self._transport: Any = transport or library.AsyncHTTPTransport()
+        self._transport: Any = library.AsyncHTTPTransport() if transport is None else transport
         self._retry = checked.retry
         self._buffer_body = checked.buffer_body
         self._adapter = TransportAdapter(library, self._held_stream, checked.max_hold)

@@ -389,7 +389,8 @@ async def test_empty_body_in_a_stream_is_sent_again(integration: Integration) ->
 
 @transports
 async def test_wrapped_transport_is_opened_and_closed(integration: Integration) -> None:
-    library, sender = integration.library, MagicMock(integration.library.AsyncBaseTransport)
+    cache = type("Cache", (integration.library.AsyncBaseTransport,), {"__len__": len})
+    library, sender = integration.library, MagicMock(cache)  # its length is 0
     transport = integration.module.ThrottledTransport(RateLimiter(), transport=sender)
     async with library.AsyncClient(transport=transport):
         sender.__aenter__.assert_awaited_once_with()
