@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from aiothrottle._statuses import (
     AMBIGUOUS,
+    LEAST_ERROR,
     LEAST_FAILURE,
     MAY_THROTTLE,
     SERVICE_UNAVAILABLE,
@@ -101,7 +102,12 @@ class Origin:
             about limits; a stream of events is no JSON.
         """
         may_throttle = status in MAY_THROTTLE
-        by_profile = self.profile is not None and status in self.profile.body_statuses
+        profile = self.profile
+        by_profile = (
+            profile is not None
+            and status in profile.body_statuses
+            and (status >= LEAST_ERROR or profile.body_header in headers)
+        )
         if limits.retry_after is not None or not (may_throttle or by_profile):
             return None
         knows_reset = limits.reset_after is not None

@@ -286,9 +286,10 @@ async def test_other_body_is_returned_whole(integration: Integration, form: str)
         (OURS | {"Content_Type": "text/event-stream"}, PROFILE),
         (OURS | {"Content_Type": "application/x-ndjson"}, PROFILE),
         ({"Content_Type": "application/json"}, PROFILE),
+        ({"Content_Type": "application/json", "RateLimit_Remaining": "5"}, PROFILE),
         (OURS, OTHER),
     ],
-    ids=["events", "lines", "no header", "another host"],
+    ids=["events", "lines", "no header", "header of a limit", "another host"],
 )
 @every()
 async def test_stream_and_other_host_are_not_read_ahead(
