@@ -19,7 +19,7 @@ _MAX_NODES = 2000
 
 _RULES = COMMON["body"]
 _PHRASES: tuple[str, ...] = tuple(_RULES["phrases"])
-_CODES: frozenset[str] = frozenset(_RULES["codes"] + _RULES["codes_under_a_key"])
+CODES: frozenset[str] = frozenset(_RULES["codes"] + _RULES["codes_under_a_key"])
 _ERROR_KEYS: frozenset[str] = frozenset(_RULES["error_keys"])
 _WAITS: dict[str, float] = _RULES["waits"]
 _ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
@@ -120,7 +120,7 @@ def _marked(key: str, node: object, phrases: Iterable[str]) -> bool:
     if not isinstance(node, str):
         return False
     code = node.lower()
-    return code in _CODES or f"{key}:{code}" in _CODES or _has_phrase(node, phrases)
+    return code in CODES or f"{key}:{code}" in CODES or _has_phrase(node, phrases)
 
 
 def _marked_text(text: str, phrases: Iterable[str], *, is_error: bool) -> bool:
@@ -129,7 +129,7 @@ def _marked_text(text: str, phrases: Iterable[str], *, is_error: bool) -> bool:
         return True
     if not is_error and "<Error>" not in text:
         return False
-    return any(code.lower() in _CODES for code in _ELEMENT.findall(text))
+    return any(code.lower() in CODES for code in _ELEMENT.findall(text))
 
 
 def _has_phrase(text: str, phrases: Iterable[str]) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn, TypeAlias, cast
 
 from aiothrottle._statuses import AMBIGUOUS, THROTTLED
-from aiothrottle.headers.body import BodyResult, nested_headers, plain, read_body
+from aiothrottle.headers.body import CODES, BodyResult, nested_headers, plain, read_body
 from aiothrottle.headers.limits import Headers, Lines, Policy, ServerLimits, binding
 from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.profile_reader import Vendor, read_vendor, with_seconds
@@ -26,6 +26,7 @@ from aiothrottle.headers.values import (
     Memo,
     ServerClock,
     check_now,
+    items,
     read_number,
     read_wait,
 )
@@ -454,7 +455,8 @@ def _seems_throttled(status: int, fields: Fields, wait: float | None, bound: Pol
     if "error" not in fields["label"]:
         return False
     errors = fields["label"]["error"][""]
-    return any("throttl" in line.lower() or "toomanyrequests" in line.lower() for line in errors)
+    codes = [code for line in errors for code in items(line.lower())]
+    return any("throttl" in it or "toomanyrequests" in it or it in CODES for it in codes)
 
 
 def _reset_error(reset_after: float | None, clock: Clock) -> float:

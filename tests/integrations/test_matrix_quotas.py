@@ -314,7 +314,9 @@ async def test_failing_body_frees_the_slot(integration: Integration, is_cut: boo
 
 
 JSON = {"Content-Type": "application/json; charset=utf-8"}
+PACKED = JSON | {"Content-Encoding": "identity"}  # so that it is not known to be short
 AMAZON = {"Content-Type": "application/x-amz-json-1.0"}
+LAGGED = {"MediaWiki-API-Error": "maxlag", "Retry-After": "7"}
 RATE = {"X-RateLimit-Limit": "5000", "X-RateLimit-Remaining": "4987", "X-RateLimit-Reset": "1800"}
 API, AWS, SHOP = "api.github.com", "dynamodb.eu-west-1.amazonaws.com", "shop.myshopify.com"
 Answer = tuple[str, int, dict[str, str], object]
@@ -343,6 +345,14 @@ KNOWN: list[tuple[float, Answer, float]] = [
     (0, (SHOP, 200, JSON, GRAPHQL), 0),  # without the header the body is not looked at
     (0, (AWS, 400, AMAZON, DYNAMODB), 5),
     (0, (AWS, 200, AMAZON, DYNAMODB), 0),
+    (0, ("sheets.googleapis.com", 403, PACKED, {"reason": "userRateLimitExceeded"}), 5),
+    (0, ("aiplatform.googleapis.com", 429, PACKED, {"details": [{"retryDelay": "34.1s"}]}), 34.1),
+    (0, ("api.linear.app", 400, PACKED, {"errors": [{"code": "RATELIMITED"}]}), 5),
+    (0, ("graph.facebook.com", 400, PACKED, {"message": "(#17) User request limit reached"}), 5),
+    (0, ("eu1.salesforce.com", 403, PACKED, [{"errorCode": "REQUEST_LIMIT_EXCEEDED"}]), 5),
+    (0, ("en.wikipedia.org", 200, LAGGED, {"error": {"code": "maxlag"}}), 7),
+    (0, ("wiki.example", 200, {"MediaWiki-API-Error": "badtoken, ratelimited"}, {}), 5),
+    (0, ("wiki.example", 200, {"MediaWiki-API-Error": "badtoken", "Retry-After": "7"}, {}), 0),
 ]
 
 
