@@ -20,6 +20,8 @@ _MOST_FAILURES = 1
 _SMALL_PART = 0.1
 # Seconds of the windows that most servers have.
 _USUAL = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
+# Seconds by which the first request may come after its window began, as of a minute of the clock.
+_LATE = 0.5
 # Seconds. Windows shorter than the first of these are whole numbers of this step.
 _STEP = 0.05
 # Seconds. Resets that differ by less are of the same window.
@@ -120,4 +122,4 @@ def _shortest(reset_after: float, error: float) -> float:
     if not error and reset_after < _USUAL[0]:
         return math.ceil(reset_after / _STEP) * _STEP
     least = max(1.0, math.floor(reset_after - error) + 1.0)
-    return next((usual for usual in _USUAL if least <= usual <= reset_after), least)
+    return next((usual for usual in _USUAL if least <= usual <= reset_after + _LATE), least)

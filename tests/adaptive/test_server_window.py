@@ -39,6 +39,14 @@ def test_exact_reset_shows_a_window_of_a_part_of_a_second() -> None:
     assert fresh(ServerWindow(), 5.0, 0.12, 1.0) == Inferred(Rate(20, 1.0))
 
 
+def test_window_may_begin_before_its_first_request() -> None:
+    """A timestamp of whole seconds may be three seconds late: the usual length is taken."""
+    for seconds in (10.0, 60.0):
+        window = ServerWindow()
+        fresh(window, 5.0, seconds - 0.1, 3.0)
+        assert window.seconds == seconds
+
+
 def test_timestamp_is_probed_until_it_is_certain() -> None:
     window = ServerWindow()
     # Two seconds, one of which is from the cut of the Date: the window may be of one.
