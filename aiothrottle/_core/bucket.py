@@ -417,11 +417,12 @@ class LocalBucket:
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
         log = max((state.log for _, state in self._of_requests()), key=len, default=())
-        for timestamp, cost in log or ((now, max(1.0, in_flight)),):
+        unanswered = max(1.0, in_flight)
+        for timestamp, cost in log or ((now, unanswered),):
             algorithm, state = self.own
             algorithm.take(state, timestamp, cost)
-            if self.bound is not None:
-                self.bound.take(timestamp, cost)
+        if self.bound is not None:  # it began now: what was answered before does not count
+            self.bound.take(now, unanswered)
 
     def spread_quotas(self) -> None:
         """Spread what remains of the quotas of requests, as other clients use them too."""

@@ -234,6 +234,17 @@ async def test_longer_window_is_found_soon(
 
 
 @virtual
+async def test_requests_before_the_rate_is_known_are_no_burst() -> None:
+    """The first window began before the first request, so only the second one tells the rate."""
+    server = express_legacy(600, 60.0)
+    server.answer(EPOCH - 40.0)
+    load = Load(server, latency=(0.02, 0.04))
+    await load.run(RateLimiter(concurrency_limit=SLOTS), 80.0)
+    assert load.throttled == []
+    assert len(load.admitted) > 1.5 * 600
+
+
+@virtual
 async def test_limit_that_another_client_uses_too_is_shared() -> None:
     """Half of a minute's requests are gone: what remains is used, and not exceeded."""
     server = express_legacy(100, 60.0)
