@@ -239,14 +239,19 @@ class AllOf(Composite):
 
         These are its counterpart, or all together where it has none; and each part of which all
         that counts there counts under the new one as well, or of which it is known how much.
+        But a log continues the longest one: a shorter one has forgotten when tokens were taken.
         """
         parts = parts_of(old, state)
+        logs = [part for part in parts if isinstance(part[0], SlidingWindowLog)]
         befores, states = zip(*parts, strict=True)
         counterparts = parts + (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
         continued: list[Any] = []
-        for new, (before, stood) in zip(self.algorithms, counterparts, strict=False):
+        for new, counterpart in zip(self.algorithms, counterparts, strict=False):
+            (before, stood), others = counterpart, parts
+            if logs and isinstance(new, SlidingWindowLog):
+                (before, stood), others = max(logs, key=lambda part: memory_of(part[0])), []
             best = inherit(new, before, stood, now)
-            for old_part, part in parts:
+            for old_part, part in others:
                 if old_part is not before and _tells(old_part, new):
                     other = inherit(new, old_part, part, now)
                     if used(new, other, now) > used(new, best, now) + ROUNDING:
@@ -270,8 +275,8 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
 
 def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
     """Return whether the state of `old` shows how much at least counts under `new`."""
-    if isinstance(new, SlidingWindowLog | Sections) and type(old) is type(new):
-        return True  # it has the instants
+    if isinstance(new, Sections) and type(old) is type(new):
+        return True  # it has the sections
     if math.inf in (old.capacity, new.capacity):
         return False
     return memory_of(old) <= memory_of(new) < math.inf

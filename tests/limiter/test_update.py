@@ -21,7 +21,7 @@ from tests.support.virtually import counts, now, turns, virtual, visit, visits
         ("3/s", [0, 0, 0.25, 1.0, 1.0]),  # faster: one more fits at once
         (None, [0, 0, 0.25, 0.25, 0.25]),  # none at all
         ("2/min", [0, 0, 60.0, 60.0, 120.0]),  # a longer period remembers for longer
-        (["10/s", "3/min"], [0, 0, 0.25, 60.25, 60.25]),  # how much is known, no longer when
+        (["10/s", "3/min"], [0, 0, 0.25, 60.0, 60.0]),  # the one log tells both
     ],
 )
 async def test_new_rate_applies_to_waiters_after_spent_tokens(
@@ -53,6 +53,15 @@ async def test_update_of_several_rates_forgets_no_token() -> None:
         assert max(await starts(limiter, 100)) == began + 9.0
         limiter.update(rate_limit=to)
         assert await visit(limiter) == began + expected, to
+
+
+async def test_update_of_several_rates_counts_no_token_twice() -> None:
+    limiter = RateLimiter(["5/s", "100/min"])
+    for _ in range(60):
+        await visit(limiter)
+        await asyncio.sleep(1)
+    limiter.update(rate_limit=["10/s", "100/min"])  # 59 of the last minute
+    assert max(await starts(limiter, 41)) == 64.0
 
 
 async def test_burst_and_algorithm_are_kept_and_a_rate_can_be_removed() -> None:
