@@ -441,6 +441,7 @@ class Adaptation:
                 leased.shared = concurrency_limit
         if plan is not None and rate_limit is not UNCHANGED:
             self._use(plan, shared)
+            self.bucket.bind_quotas()
             feedback = self._needed()
             feedback.rate, feedback.evidence = plan.rate, None
             self.limits.rate_limit = rate_limit

@@ -382,6 +382,9 @@ class LocalBucket:
             if each.resource == REQUESTS:  # the tokens of others are estimates, and settled later
                 refill = quota.refill_of(state, now, each, sent_at)
             state.limit = each.limit
+            # When the server answered at the earliest, and so reset it.
+            state.resets_from = sent_at + each.reset_after - each.error
+            binds = self._binds(now, each.resource, each.remaining, state, refill)
             quota.update(
                 state,
                 now,
@@ -389,7 +392,7 @@ class LocalBucket:
                 each.remaining - (0.0 if key in before else in_flight * taken),
                 each.reset_after,
                 sent_at,
-                binds=quota.evenly or self._binds(now, sent_at, each, state, refill),
+                binds=quota.evenly or binds,
                 in_flight=in_flight,
                 refill=refill,
                 counts=taken > 0.0,
@@ -398,21 +401,27 @@ class LocalBucket:
     def _binds(
         self,
         now: float,
-        sent_at: float,
-        reported: ReportedQuota,
+        resource: str,
+        remaining: float,
         state: ServerQuotaState,
         refill: float,
     ) -> bool:
         """Return whether a quota can hold anything back that the own algorithm does not."""
         if isinstance(self.own[0], Pace) and state.witness.rate_of_all(now):
             return False  # what remains is for the fastest of them, and the rate is for all
-        is_limited = by_name(self.own[0].capacity).get(reported.resource, math.inf) < math.inf
+        is_limited = by_name(self.own[0].capacity).get(resource, math.inf) < math.inf
         if refill:
             # A reset that is refuted holds nothing back, where there is another limit.
             return state.witness.is_faster or not state.witness.refill or not is_limited
-        # Seconds until the earliest reset, counted from when the server answered at the earliest.
-        earliest = reported.reset_after - reported.error - (now - sent_at)
-        return not is_limited or self._exceeds(now, reported.resource, reported.remaining, earliest)
+        return not is_limited or self._exceeds(now, resource, remaining, state.resets_from - now)
+
+    def bind_quotas(self) -> None:
+        """Keep to the quotas that the own algorithm may exceed by now, until their next reports."""
+        now = self.now()
+        for (resource, _), (quota, state) in self.quotas.items():
+            if now < state.resets_from and not state.refill:
+                left = quota.reported(state, now) or 0.0
+                state.binds = state.binds or self._binds(now, resource, left, state, 0.0)
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""

@@ -164,6 +164,16 @@ MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@virtual
+async def test_update_to_the_same_rate_stalls_no_request() -> None:
+    load = Load(REPORTING["slowapi"]())  # of which the resets are rounded
+    limiter = RateLimiter(LIMIT, concurrency_limit=SLOTS)
+    for at in range(2, 12):
+        asyncio.get_running_loop().call_later(at, partial(limiter.update, rate_limit=LIMIT))
+    await load.run(limiter)
+    assert load.used() >= 0.97
+
+
 @pytest.mark.parametrize("name", MISLEADING)
 @pytest.mark.parametrize("known", ["nothing", "server", "limits"])
 @virtual

@@ -194,6 +194,15 @@ async def test_tokens_sent_before_stay_spent_for_a_longer_period() -> None:
     assert await visit(limiter) == began + 4.0
 
 
+async def test_known_quota_holds_for_a_faster_rate() -> None:
+    """The slower one took no more than the server had left, so it was known only."""
+    limiter = RateLimiter("1/s")
+    permit = await limiter.acquire()
+    permit.update_quota(5, reset_after=3.0)
+    limiter.update(rate_limit="100/s")
+    assert await starts(limiter, 8) == [0.0] * 5 + [3.0] * 3
+
+
 @pytest.mark.parametrize(
     ("bursts", "between", "last", "expected"),
     [(2, "1/s", "10/10s", 10.0), (1, "1/2s", "6/2s", 2.0)],
