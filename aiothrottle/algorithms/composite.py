@@ -239,7 +239,8 @@ class AllOf(Composite):
 
         These are its counterpart, or all together where it has none; and each part of which all
         that counts there counts under the new one as well, or of which it is known how much.
-        But a log continues the longest one: a shorter one has forgotten when tokens were taken.
+        But where one part has counted the same, that one alone. And a log continues the longest
+        one: a shorter one has forgotten when tokens were taken.
         """
         parts = parts_of(old, state)
         logs = [part for part in parts if isinstance(part[0], SlidingWindowLog)]
@@ -248,7 +249,9 @@ class AllOf(Composite):
         continued: list[Any] = []
         for new, counterpart in zip(self.algorithms, counterparts, strict=False):
             (before, stood), others = counterpart, parts
-            if logs and isinstance(new, SlidingWindowLog):
+            if same := [part for part in parts if _counts_alike(part[0], new)]:
+                (before, stood), others = same[0], []
+            elif logs and isinstance(new, SlidingWindowLog):
                 (before, stood), others = max(logs, key=lambda part: memory_of(part[0])), []
             best = inherit(new, before, stood, now)
             for old_part, part in others:
@@ -271,6 +274,13 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
     if not isinstance(algorithm, AllOf):
         return [(algorithm, state)]
     return list(zip(algorithm.algorithms, cast("States", state), strict=True))
+
+
+def _counts_alike(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
+    """Return whether a state of `old` is one of `new` as well."""
+    if isinstance(old, Sections) and isinstance(new, Sections):
+        return old.constants()[1::2] == new.constants()[1::2]  # whatever their limit
+    return old == new
 
 
 def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:

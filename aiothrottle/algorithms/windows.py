@@ -153,7 +153,9 @@ class Sections(Window):
         fresh, kept = self.start(), cast("Counts", state)
         for place in range(old._gone(kept, now), old._number):
             index = kept.newest + 1 + place - old._number
-            last = math.nextafter(edge(index + 1, old._width), -math.inf)
+            last = edge(index + 1, old._width)
+            while math.floor(last / old._width) > index:  # rounding
+                last = math.nextafter(last, -math.inf)
             self.take(fresh, min(last, now), kept.counts[place])
         return fresh
 

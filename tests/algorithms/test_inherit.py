@@ -1,5 +1,6 @@
 """Specifies the state that a new algorithm or rate keeps from the one before."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -92,6 +93,19 @@ def test_all_of_has_used_its_tightest_part() -> None:
     assert several.used(state, 0.0) == 13
     assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and a debt of one
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
+
+
+def test_same_limits_continue_as_if_nothing_had_changed() -> None:
+    windows = (FixedWindow("9/2s"), FixedWindow("12/3s"), SlidingWindowCounter("13/7s"))
+    algorithm = AllOf(*windows, SlidingWindowLog("5/s"), TokenBucket("5/s"), LeakyBucket("5/s"))
+    state = algorithm.start()
+    for step in range(60):
+        now = 0.35 * step
+        algorithm.take(state, now, 0.5)
+        fresh = inherit(algorithm, algorithm, deepcopy(state), now)
+        for part, old, new in zip(algorithm.algorithms, state, fresh, strict=True):
+            for later in (now + 0.35 * n for n in range(20)):
+                assert used(part, new, later) == used(part, old, later), (part, now)
 
 
 def test_parts_that_continue_the_same_log_do_not_share_it() -> None:
