@@ -8,7 +8,7 @@ import math
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -65,6 +65,9 @@ class SlidingWindowLogState:
     deleted_at: float = field(default=-math.inf, compare=False)
     deleted_limit: float = field(default=0.0, compare=False)
     deleted_period: float = field(default=math.inf, compare=False)
+
+    def __deepcopy__(self, _: object) -> "SlidingWindowLogState":
+        return replace(self, log=self.log[:], costs=self.costs and self.costs[:])  # numbers
 
 
 @dataclass(frozen=True, slots=True, init=False)
