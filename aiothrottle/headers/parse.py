@@ -448,14 +448,12 @@ def _is_throttled(status: int, profile: Profile | None, result: BodyResult | Non
 
 def _seems_throttled(status: int, fields: Fields, wait: float | None, bound: Policy) -> bool:
     """Return whether the other headers show that the request was throttled."""
-    if status in AMBIGUOUS:
-        used_up = bound.remaining == 0 and bound.reset_after is not None
-        if wait is not None or used_up:
-            return True
+    used_up = bound.remaining == 0 and bound.reset_after is not None
+    if status in AMBIGUOUS and (used_up or wait is not None):
+        return True
     if "error" not in fields["label"]:
         return False
-    errors = fields["label"]["error"][""]
-    codes = [code for line in errors for code in items(line.lower())]
+    codes = [it for line in fields["label"]["error"][""] for it in items(line.lower())]
     return any("throttl" in it or "toomanyrequests" in it or it in CODES for it in codes)
 
 
