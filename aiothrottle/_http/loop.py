@@ -588,7 +588,9 @@ class RetryLoop(Generic[_Request, _Response]):
                     verdict = None if answer is None else bool(answer)
                 response = unread()
         except BaseException:
-            if permit is not None:
+            if limits.throttled:  # for the others, whatever becomes of this one
+                self._report(permit, self._outcome(host, status, limits, permit))
+            elif permit is not None:
                 permit._pass_on()
             await adapter.close(response)
             raise
