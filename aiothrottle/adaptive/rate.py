@@ -57,9 +57,9 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
-# rates and long pauses take longer: so many requests at the most, and so many pauses. A pause of a
-# second makes the average low: then the first probe comes sooner.
-_SHORT, _LONGEST, _REQUESTS = 10.0, 30.0, 200.0
+# rates and long pauses take longer: so many requests, and so many pauses. A pause of a second makes
+# the average low: then the first probe comes sooner.
+_SHORT, _LONGEST, _FEWEST_REQUESTS, _REQUESTS = 10.0, 30.0, 30.0, 200.0
 _SHORTEST = 5.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # Seconds of use that a reported rate is as good as.
@@ -72,7 +72,7 @@ _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.25
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
-# its limit was exceeded.
+# its limit was exceeded; and no more than once with each request.
 _DOUBLED = 20.0
 # With each step before the first 429 the rate grows by this factor. A 429 is due to it if it comes
 # within so many requests; the rate is cut to that part of the one before.
@@ -222,6 +222,7 @@ class AdaptiveRate:
         state.cut_at = now
         if state.is_open:
             shortest = _SHORT if pause < _WINDOW else max(_SHORTEST, _FEWEST_PAUSES * pause)
+            shortest = max(shortest, _FEWEST_REQUESTS / state.rate)
             longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
             is_short = _WINDOW <= pause <= _SHORT_PAUSE
             state.was_probe = is_short and state.used > state.scale
@@ -331,7 +332,7 @@ class AdaptiveRate:
                 state.scale = max(state.scale, _LONGEST)  # the bounds are close together
             else:
                 state.used += seconds
-                most = state.rate * 2.0 ** (seconds / _DOUBLED)
+                most = state.rate * 2.0 ** min(seconds / _DOUBLED, 1.0)
                 has_risen = state.used > _RISEN * state.scale
                 self._set(state, most if has_risen else min(_rate_on_cubic(state), most))
         state.in_step = 0.0

@@ -13,6 +13,7 @@ from aiothrottle import AdaptiveConcurrency, AdaptiveRate, AdaptiveThrottling
 from aiothrottle.adaptive import SelfTuningGuard
 from aiothrottle.adaptive.concurrency import Controller, SlotsState
 from aiothrottle.adaptive.rate import Pace
+from aiothrottle.rate import RateLike
 
 LATENCY = 0.05
 
@@ -23,7 +24,7 @@ class Rated:
     The server has no window and no burst, so every rate above the limit is throttled at once.
     """
 
-    def __init__(self, initial: float, minimum: float, maximum: float) -> None:
+    def __init__(self, initial: RateLike, minimum: RateLike, maximum: RateLike) -> None:
         self.adaptive = AdaptiveRate(initial, minimum, maximum)
         self.state = self.adaptive.start()
         self.now = 0.0
@@ -274,6 +275,12 @@ def test_rate_doubles_in_no_less_than_twenty_seconds() -> None:
         one.drive(10.0)
         rates.append(one.rate)
     assert max(b / a for a, b in pairwise(rates)) == pytest.approx(2**0.5, rel=0.05)
+
+
+def test_limit_of_a_few_a_day_is_found_like_any_other() -> None:
+    one = Rated("8/d", "1/d", 1)
+    one.drive(60 * 86400.0, limit=4 / 86400)
+    assert one.rate * 86400 == pytest.approx(4, rel=0.1)
 
 
 @pytest.mark.parametrize(
