@@ -27,6 +27,8 @@ LONGEST_PAUSE = 3600.0
 _LONGEST_JITTER = 1.0
 # Seconds. A shorter duration is the wait of one request, while all that wait are throttled.
 _SHORTEST_WAIT = 0.1
+# A Retry-After that was too short several times in a row is extended to that part of their pauses.
+_TOO_SHORT = 0.25
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
 
@@ -179,8 +181,9 @@ class Feedback:
     evidence: Evidence | None = None
     #: The failures, while there were some not long ago.
     silent: SilentLimit | None = None
-    #: The number of 429s in a row, without a success.
+    #: The number of pauses in a row, without a success, and their seconds.
     streak: int = 0
+    paused_for: float = 0.0
     #: The instant of the last report.
     reported_at: float = 0.0
 
@@ -256,7 +259,7 @@ class Feedback:
         self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.streak and sent_at > paused_at:
-            self.streak = 0
+            self.streak, self.paused_for = 0, 0.0
         if self.silent is not None:
             self.silent.succeeded(sent_at)
             if self.silent.is_over(now):
@@ -265,7 +268,7 @@ class Feedback:
             before = self.rate.state.rate
             self.rate.adaptive.succeeded(self.rate.state, now, sent_at, cost)
             changes += _change("rate", self.rate.state.rate, before)
-            if self.evidence is not None and self.evidence.has_room(self.rate.state.rate, now):
+            if self.evidence is not None and self.evidence.has_room(self.rate.state, now):
                 before = self.rate.state.rate
                 self.rate = None
                 changes = (Change("rate", math.inf, before),)
@@ -398,7 +401,11 @@ class Feedback:
         if seconds is None or not lasts(seconds):
             doublings = min(self.streak - 1, 16)
             seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
+        else:
+            seconds = max(seconds, _TOO_SHORT * self.paused_for)
         from random import random
 
         jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)
-        return min(seconds + jitter, rule.longest)
+        seconds = min(seconds + jitter, rule.longest)
+        self.paused_for += seconds
+        return seconds

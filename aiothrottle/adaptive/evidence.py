@@ -29,7 +29,7 @@ only after an event, and only to the number that was in flight then and was not 
 import math
 from dataclasses import dataclass, field
 
-from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate
+from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate, RateState
 
 # ---- slots ---------------------------------------------------------------------------------------
 
@@ -124,9 +124,10 @@ class LearnedSlots:
 
 # The bounds of the search, in tokens per second: a token a day, and more than anyone sends.
 _SLOWEST, _FASTEST = 1 / 86400, 1e6
-# An event tells something about the next one for so many seconds, and the rate is kept for as long
-# without one; or for so many tokens, if they take longer.
-_MEMORY, _TOKENS = 600.0, 200.0
+# An event tells something about the next one for so many seconds, or so many times as long as the
+# server was closed after it: some count over an hour. The rate is kept for as long without one; or
+# for so many times the scale of its search, so that it has grown well beyond the limit by then.
+_MEMORY, _CLOSINGS, _SCALES = 600.0, 3.0, 4.0
 # The least part of a limit that others use too with which a client begins: so their parts are more
 # even than the averages of their first seconds. And the least seconds of an average.
 _SHARE, _AVERAGE = 0.25, 1.0
@@ -264,8 +265,9 @@ class Evidence:
         if sent_at > self.since:
             if self.admitted:  # else the server is still closed
                 seconds = now - self.closed_at
-                if seconds <= _MEMORY:
-                    self.closed_for = self.closed_until - self.closed_at
+                closed_for = self.closed_until - self.closed_at
+                if seconds <= max(_MEMORY, _CLOSINGS * closed_for):
+                    self.closed_for = closed_for
                     was_long = self.closed_for >= LONG_CLOSED
                     # A counter that reopens by and by, after a long time, admits a few at first.
                     if not was_long or self.admitted >= 0.5 * self.before:
@@ -337,18 +339,19 @@ class Evidence:
         self.needed += 1
         return True
 
-    def has_room(self, rate: float, now: float) -> bool:
+    def has_room(self, search: RateState, now: float) -> bool:
         """Return whether the rate is to be given up, as nothing was throttled for long enough.
 
         Args:
-            rate: Tokens per second.
+            search: The search for it.
             now: The time.
         """
         if self.since == -math.inf:
             self.since = now  # the clock is another one than that of the last event
-        if now - self.since < (_RIGHT if rate >= self.fastest else max(_MEMORY, _TOKENS / rate)):
+        kept_for = max(_MEMORY, _CLOSINGS * self.closed_for, _SCALES * search.scale)
+        if now - self.since < (_RIGHT if search.rate >= self.fastest else kept_for):
             return False
-        self.rate, self.needed = rate, 0
+        self.rate, self.needed = search.rate, 0
         return True
 
     def _weigh(self, number: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from aiothrottle import RateLimiter, events
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
+from aiothrottle.adaptive.rate import RateState
 from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds
@@ -51,6 +52,23 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
         # Even spacing leaves no room for the jitter of the network.
         least = 0.8 if server == "nginx without burst" else 0.85
         assert record.used(10.0, 60.0, 20.0) >= least
+
+
+@pytest.mark.parametrize(
+    ("server", "rate", "throttled"),
+    [
+        (rolling_window(10, 600.0), 1 / 60, 0.06),
+        (rolling_window(60, 3600.0), 1 / 60, 0.12),
+        (nginx(1 / 13, 0), 1 / 13, 0.02),
+    ],
+    ids=["10 in 10 min", "60 in an hour", "one in 13 s"],
+)
+def test_limit_of_many_minutes_is_found(server: Admits, rate: float, throttled: float) -> None:
+    """Though the server says each time that a second is enough."""
+    record = run(server, 4 * 3600.0, limiter=without_rate(), retry_after=1)
+    assert record.lost <= 5
+    assert record.part_throttled(2 * 3600.0, 4 * 3600.0) <= throttled
+    assert record.used(2 * 3600.0, 4 * 3600.0, rate) >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -308,13 +326,23 @@ def test_old_event_tells_nothing() -> None:
     assert event(evidence, 602.0, throttled=8, admitted=20) == 10.0
 
 
+def test_event_before_a_long_closure_tells_something() -> None:
+    """As of a server that counts over an hour."""
+    evidence = evidence_of_a_rate()
+    event(evidence, 0.0, throttled=8, admitted=20)
+    for at in range(0, 3000, 30):
+        event(evidence, float(at), throttled=8, admitted=0)
+    assert event(evidence, 3600.0, throttled=8, admitted=36) == pytest.approx(0.01)
+    assert not evidence.has_room(RateState(20.0), 3600.0 + 8900.0)
+
+
 def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> None:
     evidence = evidence_of_a_rate()
     event(evidence, 0.0, throttled=8, admitted=20)
     assert event(evidence, 1.0, throttled=8, admitted=20) == 10.0
-    assert not evidence.has_room(20.0, 600.0)
-    assert not evidence.has_room(0.1, 1900.0)
-    assert evidence.has_room(20.0, 601.0)
+    assert not evidence.has_room(RateState(20.0), 600.0)
+    assert not evidence.has_room(RateState(0.1, scale=2000.0), 7900.0)
+    assert evidence.has_room(RateState(20.0), 601.0)
     assert event(evidence, 5000.0, throttled=1, admitted=0) == 20.0
 
 
@@ -349,8 +377,8 @@ def test_rate_is_kept_on_another_clock() -> None:
     learned = limiter.statistics().rate_limit
     assert learned is not None
     evidence = evidence_of_a_rate()
-    assert not evidence.has_room(20.0, 50.0)
-    assert evidence.has_room(20.0, 650.0)
+    assert not evidence.has_room(RateState(20.0), 50.0)
+    assert evidence.has_room(RateState(20.0), 650.0)
 
 
 def test_fewer_tokens_from_event_to_event_are_chance() -> None:

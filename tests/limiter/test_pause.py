@@ -90,6 +90,14 @@ async def test_pause_without_retry_after_doubles_until_a_success() -> None:
     assert 0.5 <= await throttle_one(limiter) <= 0.55
 
 
+async def test_retry_after_that_proves_too_short_is_extended_until_a_success() -> None:
+    limiter = RateLimiter(1000, guard=0.0)
+    for least in (1, 1, 1, 1, 1, 1.25, 1.5625):  # a quarter of the pauses so far
+        assert least <= await throttle_one(limiter, 1.0) <= 1.2 * least
+    await send(limiter)
+    assert await throttle_one(limiter, 1.0) <= 1.1
+
+
 async def test_meaningless_retry_after_counts_as_none_and_a_long_one_is_cut() -> None:
     for none in (None, 0, -1.0, math.nan, -math.inf, 0.05):
         assert 0.5 <= await throttle_one(RateLimiter(100), none) <= 0.55
