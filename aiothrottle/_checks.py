@@ -262,6 +262,8 @@ def _advice(owner: str, known: Collection[str], given: Mapping[str, object], nam
     if "rate_limit" in known and name in {*hints["rates"], *hints["periods"]}:
         limit, period = (_first_number(given, hints[which]) for which in ("rates", "periods"))
         if limit is None:
+            if name in hints["rates"]:
+                return "; write rate_limit="
             return f"; write the period into the rate, such as {owner}('10/60s')"
         if period is None:
             return f"; write {owner}({limit}) for {limit} per second, or {owner}('{limit}/min')"

@@ -144,6 +144,7 @@ transport = partial(ThrottledTransport, LIMITER)
         (RateLimiter, (10,), {"time_period": 0.5}, "write RateLimiter('10/0.5s')"),
         (RateLimiter, (), {"max_rate": 10}, "write RateLimiter(10) for 10 per second, or "),
         (RateLimiter, ("10/s",), {"period": 60}, "write the period into the rate, such as "),
+        (RateLimiter, (), {"rate": "10/s"}, "has no argument 'rate'; write rate_limit="),
         # asyncio-throttle, pyrate-limiter, limits, token-throttle
         (RateLimiter, (), {"rate_limit": 10, "period": 60}, "write RateLimiter('10/60s')"),
         (RateLimiter, (10,), {"retry_interval": 0.01}, "leave it out: no waiter polls"),
