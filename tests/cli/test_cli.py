@@ -136,6 +136,7 @@ WRONG = [
     ("fetch --requests jobs http://a/", "--requests is the whole list: leave out URLs"),
     ("fetch --requests jobs -X put", "each line of --requests has its own method: leave"),
     ("fetch http://a/ --rate tokens=fast", "--rate: cannot read 'fast' as a rate"),
+    ("fetch http://a/ --rate request=5/s", "charged requests=1 and nothing else: give --rate req"),
     ("fetch http://a/ --rate =5/s", "--rate: must be a rate such as 10/s, or with its"),
     ("fetch http://a/ --rate 5/s --rate tokens=9/s", "only some of the rates of --rate name a"),
     ("fetch http://a/ --rate tokens=9/s --per-host 5/s", "those of --per-host do not"),

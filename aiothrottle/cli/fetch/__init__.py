@@ -51,6 +51,7 @@ import aiohttp
 
 from aiothrottle import __version__
 from aiothrottle._http.options import Options
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
 from aiothrottle.cli.fetch.limits import Limiters, Limits
@@ -152,6 +153,11 @@ def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
     """Return the reader of the list."""
     headers = dict(sending.header)
     if lists.requests is None:
+        if limits.profile is None and (unused := limits.resources.keys() - {REQUESTS}):
+            raise ValueError(
+                f"no URL costs {min(unused)}, as each is charged requests=1 and nothing else: "
+                "give --rate requests=10/s, or costs in --requests"
+            )
         return UrlReader(sending.method or "GET", headers)
     if sending.method is not None:
         raise ValueError("each line of --requests has its own method: leave out --request")
