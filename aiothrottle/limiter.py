@@ -504,7 +504,7 @@ class RateLimiter:
 
         Args:
             drain: Serve the present waiters, and return when all are served. Otherwise they get
-                `LimiterClosed`.
+                `LimiterClosed`; so do those that a cancelled drain has left.
 
         Raises:
             RuntimeError: The limiter belongs to another event loop that is open.
