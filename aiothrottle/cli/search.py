@@ -139,11 +139,16 @@ class Search:
         measured = await self._measure(climb, burst)
         # A bucket was filled meanwhile.
         size = math.ceil(burst.admitted - measured * burst.seconds)
-        for rate in candidates(climb.clean, climb.throttled, measured, burst.admitted):
+        rates = candidates(climb.clean, climb.throttled, measured, burst.admitted)
+        if rates:  # the last: it may admit such a burst after each wait, and no more
+            window = burst.admitted / (burst.seconds + self.wait)
+            rates.append(_roundest(window * (1 - _ERROR), window))
+        for rate in rates:
             for advice in advices(rate, burst.admitted, size):
                 if not self._goes_on:
                     return tried
-                tried = await self._try(advice, _try_seconds(advice.per_second))
+                seconds = _try_seconds(advice.per_second, burst.admitted)
+                tried = await self._try(advice, seconds)
                 if tried.passed:
                     return tried
         return tried
@@ -291,8 +296,10 @@ def candidates(clean: float, throttled: float, measured: float, admitted: int = 
     return sorted(rounded, reverse=True)
 
 
-def _try_seconds(rate: float) -> float:
-    seconds = max(_TRY_SECONDS, min(_SURE_SECONDS, _SURE_REQUESTS / rate), _TRY_REQUESTS / rate)
+def _try_seconds(rate: float, admitted: int) -> float:
+    # What was admitted at once is admitted at any pace: it proves nothing of the rate.
+    least = max(_TRY_REQUESTS, _OVERFLOWS * admitted) / rate
+    seconds = max(_TRY_SECONDS, min(_SURE_SECONDS, _SURE_REQUESTS / rate), least)
     return min(seconds, _LONGEST_TRY)
 
 

@@ -190,6 +190,12 @@ async def test_search_keeps_to_what_it_may_send_and_what_is_reported() -> None:
     tried = await world.find(1000, Rate(20))
     assert tried is not None
     assert (tried.passed, tried.advice, world.throttled) == (True, Advice((Rate(20),)), 1)
+    # A window that the climb does not fill.
+    world = World(free(SlidingWindowLog(60, 20)), retry_after=20.0)
+    tried = await world.find(2000)
+    assert tried is not None
+    assert tried.passed
+    assert 2.7 < tried.advice.per_second <= 3
     # The server asks for a long wait.
     world = World(free(FixedWindow(20, 60)), retry_after=45.0)
     assert await world.find(1000) is None
