@@ -4,11 +4,12 @@ A request is charged its estimated input and a reservation for its output, befor
 response settles it; what that does not report stays as it was charged.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from aiothrottle._checks import check_whole, shown
-from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE
+from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE, TOO_MANY_REQUESTS
 from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
 from aiothrottle.llm.calls import (
     ANTHROPIC_PATHS,
@@ -28,6 +29,10 @@ _OK = 200
 _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
 # What the SDKs retry.
 _RETRIED = frozenset({408, 409, 429, *range(LEAST_FAILURE, 600)})
+# In the body of a 429 of OpenAI: no money is left; the request alone is above the limit.
+_FINAL = (b"insufficient_quota", b"Request too large")
+# Seconds to wait for that body, which may never arrive.
+_BODY_TIME = 1.0
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST"})
 
 _Charge: TypeAlias = Callable[[Call], dict[str, float]]
@@ -184,7 +189,8 @@ def retry(attempts: int = 5) -> Retry:
 
     It retries each method after a 408, a 409, a 429, each status from 500 on and a lost connection,
     as the SDKs of OpenAI and Anthropic do, and obeys the header ``x-should-retry``. So a call may
-    be made twice, although the server had begun with the first.
+    be made twice, although the server had begun with the first. A 429 that waiting does not end is
+    not retried, and pauses nothing: its body has "insufficient_quota" or "Request too large".
 
     Args:
         attempts: How often a request is sent at most, 1 or more.
@@ -199,10 +205,23 @@ def retry(attempts: int = 5) -> Retry:
     return Retry(attempts, statuses=_RETRIED, methods=_METHODS, should_retry=_advised)
 
 
-def _advised(response: Any) -> bool | None:  # noqa: ANN401 - of any client
+async def _advised(response: Any) -> bool | None:  # noqa: ANN401 - of any client
     """Return what the server says on retrying; None if it says nothing, or the status suffices."""
     advice = response.headers.get("x-should-retry")
     if advice == "false":
         return False
     status = getattr(response, "status_code", None) or response.status
+    if status == TOO_MANY_REQUESTS and advice is None and await _is_final(response):
+        return False
     return True if advice == "true" and status not in _RETRIED else None
+
+
+async def _is_final(response: Any) -> bool:  # noqa: ANN401 - of any client
+    """Return whether waiting does not help after a 429."""
+    read = getattr(response, "aread", None) or response.read
+    try:
+        async with asyncio.timeout(_BODY_TIME):
+            body: bytes = await read()
+    except Exception:  # noqa: BLE001 - the body is lost: the status alone counts
+        return False
+    return any(mark in body for mark in _FINAL)

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from aiothrottle import RateLimiter, TokenBucket, llm
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.httpx import ThrottledTransport
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeOpenAI
-from tests.support.virtually import counts
+from tests.support.virtually import counts, now, virtual
 
 CHAT = "/v1/chat/completions"
 
@@ -39,3 +41,25 @@ async def test_session_settles_calls(stream: bool) -> None:
             for name in rates:
                 assert await tokens_spent(limiter, name) == pytest.approx(fake.used[name], abs=10)
             assert counts(limiter) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [("insufficient_quota", 1), ("Request too large for m", 1), ("rate_limit_exceeded", 5)],
+)
+@virtual
+async def test_429_is_retried_and_pauses_only_if_waiting_helps(error: str, attempts: int) -> None:
+    sent: list[float] = []
+
+    def throttle(_: httpx.Request) -> httpx.Response:
+        sent.append(now())
+        return httpx.Response(429, headers={"retry-after": "2"}, json={"error": error})
+
+    transport = httpx.MockTransport(throttle)
+    async with RateLimiter({"requests": "500/min", "tokens": "30000/min"}) as limiter:
+        throttled = ThrottledTransport(limiter, transport=transport, **llm.openai())
+        async with httpx.AsyncClient(transport=throttled) as client:
+            response = await client.post("http://localhost" + CHAT, json=chat())
+        assert (response.status_code, response.json()) == (429, {"error": error})
+        assert len(sent) == attempts
+        assert (limiter.statistics().paused_for > 0) == (attempts > 1)

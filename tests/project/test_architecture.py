@@ -27,7 +27,7 @@ values:       | importlib random
 algorithms:   values |
 adaptive:     values algorithms |
 headers:      values | http_sf importlib
-llm:          values | importlib
+llm:          values | asyncio importlib
 stores:       values algorithms _core | asyncio importlib random threading time redis pymongo bson emcache
 _core:        values algorithms adaptive stores | asyncio random threading time
 limiter:      values algorithms headers stores _core | asyncio threading time
