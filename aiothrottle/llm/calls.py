@@ -19,8 +19,11 @@ TokenCounter: TypeAlias = Callable[[str], int]
 
 #: Tokens of an image, a file or a recording, which depend on more than the request shows.
 _ATTACHMENT = 1000
-# The keys by which a request refers to one, or holds it as a data URL.
-_REFERENCES = frozenset({"file_data", "file_id", "file_url", "image_url", "url"})
+# Where a request refers to one, or holds it as a data URL: texts of these keys, the others in
+# parts of these types, and in objects of these keys. Elsewhere it is a citation, or an argument.
+_REFERENCES, _OTHERS = frozenset({"file_data", "file_url", "image_url"}), ("file_id", "url")
+_PARTS = ("file", "input_file", "input_image", "url")
+_HOLDERS = frozenset({"audio_url", "file", "image_url", "video_url"})
 # Bytes as text. No text in a language is as long without a blank, and in ASCII alone.
 _BASE64 = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/_-]{512}")
 
@@ -212,9 +215,11 @@ def measure(value: object, count_tokens: TokenCounter) -> float:
         if isinstance(each, str):
             tokens += _ATTACHMENT if _BASE64.match(each) else count_tokens(each)
         elif isinstance(each, dict):
-            for key, inner in cast("dict[str, object]", each).items():
+            fields = cast("dict[str, object]", each)
+            kind = fields.get("type")
+            for key, inner in fields.items():
                 tokens += 1
-                if key in _REFERENCES and isinstance(inner, str):
+                if _is_attached(key, inner, kind):
                     tokens += _ATTACHMENT
                 else:
                     values.append(inner)
@@ -223,3 +228,10 @@ def measure(value: object, count_tokens: TokenCounter) -> float:
         elif each is not None:
             tokens += 1
     return tokens
+
+
+def _is_attached(key: str, value: object, kind: object) -> bool:
+    """Return whether a field of an object of this type is an attachment."""
+    if isinstance(value, str):
+        return key in _REFERENCES or (key in _OTHERS and kind in _PARTS)
+    return key in _HOLDERS and isinstance(value, dict) and any(map(value.__contains__, _OTHERS))

@@ -106,11 +106,22 @@ def test_attachment_counts_1000_tokens_and_text_its_length() -> None:
         {"type": "input_audio", "input_audio": {"data": IMAGE, "format": "wav"}},
         {"type": "file", "file": {"file_id": "file-1"}},
         {"type": "image", "source": {"type": "base64", "media_type": "a/b", "data": IMAGE}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "input_file", "file_id": "file-1"},
     ]
     for part in parts:
         cost = openai(CHAT, {"messages": [{"content": [part]}], "max_tokens": 0})
         assert isinstance(cost, dict)
         assert 1000 <= cost["tokens"] <= 1025, part["type"]
+    for part in (  # of an agent's history
+        {"type": "tool_use", "name": "fetch", "input": {"url": "https://example.org/"}},
+        {"type": "url_citation", "url": "https://example.org/", "title": "Example"},
+        {"type": "file_citation", "file_id": "file-1", "index": 3},
+    ):
+        cost = openai(CHAT, {"messages": [{"content": [part]}], "max_tokens": 0})
+        assert isinstance(cost, dict)
+        assert cost["tokens"] <= 25, part["type"]
     for text in ("A sentence. " * 1000, "文" * 4000, '{"a":1,"b":[2,3]}' * 700):
         tokens = {"tokens": llm.estimate_tokens(text)}
         assert openai(CHAT, {"messages": text, "max_tokens": 0}) == tokens
