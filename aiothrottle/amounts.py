@@ -114,6 +114,11 @@ def check_cost(cost: object, resource: str = "tokens") -> None:
         TypeError: The cost is not a number.
         ValueError: The cost is negative, above `MOST` or not finite.
     """
+    if isinstance(cost, dict):
+        raise TypeError(
+            "a cost by resource needs a limiter with these resources, such as "
+            f'{{"requests": "500/min", "tokens": "30000/min"}}, got {shown(cast("object", cost))}'
+        )
     check_number("a cost", cost, resource, most=MOST)
 
 

@@ -188,7 +188,7 @@ async def test_parent_without_resources_counts_requests() -> None:
     assert (await parent.peek()).remaining == (await child.peek()).remaining == 0
     with pytest.raises(errors.ThrottleTimeout):
         await visit(child, {"tokens": 1}, timeout=0.5)
-    with pytest.raises(TypeError, match="a cost must be a finite number of tokens"):
+    with pytest.raises(TypeError, match="a cost by resource needs a limiter with these"):
         await visit(parent, {"tokens": 1})
 
 
