@@ -404,7 +404,7 @@ WRONG_COSTS: list[tuple[Any, type[Exception], str]] = [
     (always(True), TypeError, "settle= must return the final cost, .* got True"),
     (always(WholeBody), TypeError, "settle= must return the final cost"),
     (always(-1), ValueError, "a cost must be .* got -1"),
-    (always({"tokens": 1}), TypeError, "a cost must be a finite number"),
+    (always({"tokens": 1}), TypeError, "a cost by resource needs a limiter with these"),
 ]
 
 
