@@ -27,7 +27,8 @@ LONGEST_PAUSE = 3600.0
 _LONGEST_JITTER = 1.0
 # Seconds. A shorter duration is the wait of one request, while all that wait are throttled.
 _SHORTEST_WAIT = 0.1
-# A Retry-After that was too short several times in a row is extended to that part of their pauses.
+# A Retry-After that was too short several times in a row is extended to that part of their pauses,
+# as far as a pause without one would be: an outage may be over sooner than it seems.
 _TOO_SHORT = 0.25
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
@@ -402,7 +403,7 @@ class Feedback:
             doublings = min(self.streak - 1, 16)
             seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
         else:
-            seconds = max(seconds, _TOO_SHORT * self.paused_for)
+            seconds = max(seconds, min(_TOO_SHORT * self.paused_for, rule.max_backoff))
         from random import random
 
         jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)

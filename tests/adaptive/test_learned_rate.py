@@ -66,7 +66,7 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
 def test_limit_of_many_minutes_is_found(server: Admits, rate: float, throttled: float) -> None:
     """Though the server says each time that a second is enough."""
     record = run(server, 4 * 3600.0, limiter=without_rate(), retry_after=1)
-    assert record.lost <= 5
+    assert record.lost <= 30
     assert record.part_throttled(2 * 3600.0, 4 * 3600.0) <= throttled
     assert record.used(2 * 3600.0, 4 * 3600.0, rate) >= 0.9
 

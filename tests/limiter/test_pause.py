@@ -94,6 +94,8 @@ async def test_retry_after_that_proves_too_short_is_extended_until_a_success() -
     limiter = RateLimiter(1000, guard=0.0)
     for least in (1, 1, 1, 1, 1, 1.25, 1.5625):  # a quarter of the pauses so far
         assert least <= await throttle_one(limiter, 1.0) <= 1.2 * least
+    for least in (20, 20, 20, 20, 20, 25, 30, 30, 30):  # as without one
+        assert least <= await throttle_one(limiter, 20.0) <= 31.0
     await send(limiter)
     assert await throttle_one(limiter, 1.0) <= 1.1
 
