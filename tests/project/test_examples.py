@@ -1,6 +1,7 @@
 """Every example, run as a reader would run it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -60,14 +61,20 @@ def running() -> Iterator[dict[str, subprocess.Popen[str]]]:
     """Start all examples at once: they mostly wait, while the first tests run."""
     started = {
         path.name: subprocess.Popen(
-            [*PYTHON, str(path)], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True
+            [*PYTHON, str(path)],
+            env=ENVIRONMENT,
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+            start_new_session=True,
         )
         for path in EXAMPLES.glob("*.py")
         if is_runnable(path.name)
     }
     yield started
     for process in started.values():
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)  # with its workers, which have its pipes
         process.communicate()
 
 
