@@ -382,7 +382,7 @@ class LocalBucket:
             if each.resource == REQUESTS:  # the tokens of others are estimates, and settled later
                 refill = quota.refill_of(state, now, each, sent_at)
             state.limit = each.limit
-            # When the server answered at the earliest, and so reset it.
+            # Counted from the earliest instant at which the server may have answered.
             state.resets_from = sent_at + each.reset_after - each.error
             binds = self._binds(now, each.resource, each.remaining, state, refill)
             quota.update(

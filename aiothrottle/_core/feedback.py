@@ -184,7 +184,7 @@ class Feedback:
     silent: SilentLimit | None = None
     #: The number of pauses in a row, without a success, and their seconds.
     streak: int = 0
-    paused_for: float = 0.0
+    streak_seconds: float = 0.0
     #: The instant of the last report.
     reported_at: float = 0.0
 
@@ -260,7 +260,7 @@ class Feedback:
         self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.streak and sent_at > paused_at:
-            self.streak, self.paused_for = 0, 0.0
+            self.streak, self.streak_seconds = 0, 0.0
         if self.silent is not None:
             self.silent.succeeded(sent_at)
             if self.silent.is_over(now):
@@ -403,10 +403,10 @@ class Feedback:
             doublings = min(self.streak - 1, 16)
             seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
         else:
-            seconds = max(seconds, min(_TOO_SHORT * self.paused_for, rule.max_backoff))
+            seconds = max(seconds, min(_TOO_SHORT * self.streak_seconds, rule.max_backoff))
         from random import random
 
         jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)
         seconds = min(seconds + jitter, rule.longest)
-        self.paused_for += seconds
+        self.streak_seconds += seconds
         return seconds

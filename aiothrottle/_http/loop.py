@@ -588,11 +588,13 @@ class RetryLoop(Generic[_Request, _Response]):
                     verdict = None if answer is None else bool(answer)
                 response = unread()
         except BaseException:
-            if limits.throttled:  # for the others, whatever becomes of this one
-                self._report(permit, self._outcome(host, status, limits, permit))
-            elif permit is not None:
-                permit._pass_on()
-            await adapter.close(response)
+            try:
+                if limits.throttled:  # for the others, whatever becomes of this one
+                    self._report(permit, self._outcome(host, status, limits, permit))
+                elif permit is not None:
+                    permit._pass_on()
+            finally:  # an algorithm of the user may fail
+                await adapter.close(response)
             raise
         return self._outcome(host, status, limits, permit, response, verdict=verdict)
 

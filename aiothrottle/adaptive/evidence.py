@@ -266,7 +266,7 @@ class Evidence:
             if self.admitted:  # else the server is still closed
                 seconds = now - self.closed_at
                 closed_for = self.closed_until - self.closed_at
-                if seconds <= max(_MEMORY, _CLOSINGS * closed_for):
+                if seconds <= _MEMORY or seconds <= _CLOSINGS * closed_for:
                     self.closed_for = closed_for
                     was_long = self.closed_for >= LONG_CLOSED
                     # A counter that reopens by and by, after a long time, admits a few at first.
