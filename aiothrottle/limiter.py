@@ -120,7 +120,7 @@ class RateLimiter:
             The shares of all processes should add up to 1. None: an equal part for each of the
             processes that were counted in the store, and the slots that it held.
         learn_rate: Whether a limiter without a rate limit learns one. It begins with one slot,
-            opens another one with each answer, and all after a second. When a server throttles
+            opens another one with each answer, and more each second. When a server throttles
             it, the slots open anew after the pause, up to the number that the server has worked on
             at once, if that is the limit. When it is throttled again, it spaces requests evenly at
             the rate that the server was seen to admit, follows the limit as an `AdaptiveRate`

@@ -28,7 +28,7 @@ from aiothrottle._core.limits import (
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
-from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
+from aiothrottle.adaptive.evidence import Evidence, LearnedSlots, decided_by
 from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.adaptive.silent_limit import SilentLimit
@@ -189,6 +189,7 @@ class Adaptation:
                 in_flight=in_flight,
                 own=own,
                 sent=self.bucket.granted,
+                undecided=self.bucket.started_since(decided_by(now, now - age)),
                 of_all=self.bucket.rate_of_all(now) if self.bucket.quotas else 0.0,
             )
         )
@@ -255,6 +256,7 @@ class Adaptation:
         if feedback.slots is not None or not (limits.learn_rate and limits.begin_small):
             return None
         slots = LearnedSlots(limits.slots or math.inf)
+        self.bucket.record_starts()
         if limits.learns_rate or limits.rate_limit == SERVER:
             return Evidence(slots=slots)
         # Of several resources any one may be the reason of a 429.

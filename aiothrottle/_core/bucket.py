@@ -15,7 +15,9 @@ timestamps are flushed into it and the credit is void. So each method below need
 read by `now`.
 """
 
+import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
@@ -31,6 +33,8 @@ from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, lea
 
 # The most requests that may start on credit before the next call of the algorithm.
 _MOST_CREDIT = 256
+# The starts that are recorded: more than a server decides about at a time.
+_STARTS = 256
 
 
 class BurstBound:
@@ -124,6 +128,8 @@ class LocalBucket:
     started: Waiter | None = None
     #: Requests whose tokens were taken, without those in `timestamps`.
     granted: int = 0
+    #: When the last of these started, if somebody wants to know it.
+    starts: deque[float] | None = None
     # Tokens that were taken before are forgotten, or were never counted: they are not refunded.
     _counts_since: float = -math.inf
 
@@ -141,6 +147,15 @@ class LocalBucket:
         self.max_wait = max_wait(algorithm)
 
     # ---- deciding and charging -------------------------------------------------------------------
+
+    def record_starts(self) -> None:
+        """Record from now on when requests start."""
+        self.starts = deque(maxlen=_STARTS) if self.starts is None else self.starts
+
+    def started_since(self, at: float) -> int:
+        """Return how many of the recorded requests have started since then."""
+        starts = self.starts or ()
+        return sum(1 for _ in itertools.takewhile(lambda it: it > at, reversed(starts)))
 
     def now(self) -> float:
         """Read the clock, and charge all started requests, so that the algorithm may decide."""
@@ -173,6 +188,8 @@ class LocalBucket:
             self.granted += len(self.timestamps)
             timestamps, self.timestamps = self.timestamps, []
             self._can.take_each(self.algorithm, self.state, timestamps)
+            if self.starts is not None:
+                self.starts.extend(timestamps)
             if self.bound is not None:
                 self.bound.take_each(timestamps)
 
@@ -194,6 +211,8 @@ class LocalBucket:
         """
         self.granted += 1
         self.algorithm.take(self.state, now, cost)
+        if self.starts is not None:
+            self.starts.append(now)
         most = _MOST_CREDIT if opens_credit else 0
         if self.bound is not None:
             self.bound.take(now, cost)

@@ -303,6 +303,7 @@ class Feedback:
         in_flight: int,
         own: bool,
         sent: int,
+        undecided: int,
         of_all: float,
     ) -> tuple[Change, ...]:
         """Record a 429, after which the limiter pauses for `pause` seconds.
@@ -315,6 +316,7 @@ class Feedback:
             in_flight: Requests in flight, including this one.
             own: Whether the request is of this limiter, not of a limiter below.
             sent: The requests that were sent so far.
+            undecided: Those of them that the server may not have decided about yet.
             of_all: Tokens per second for all clients, if others use the server's quota; else 0.0.
 
         Returns:
@@ -332,7 +334,9 @@ class Feedback:
                 changes += _change("rate", self.rate.state.rate, before)
         elif self.evidence is not None and own:
             size = self.evidence.slots.size
-            search = self.evidence.throttled(now, sent_at, pause, in_flight, sent, of_all)
+            search = self.evidence.throttled(
+                now, sent_at, pause, in_flight, sent, undecided, of_all
+            )
             changes = _change("slots", self.evidence.slots.size, size)
             # A known rate is kept to until nothing else can be the reason.
             if search is not None and not (self.guard and self.guard.burst.explains_429s):

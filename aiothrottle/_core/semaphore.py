@@ -2,7 +2,8 @@
 
 Slots may open by and by. What a server admits at once is not known before its first answers, nor
 after it has throttled: all but one slot are closed then, and each answer opens another one. So they
-double in a round trip. Nobody waits for an answer that is late: after a second all are open.
+double in a round trip. An answer that is late is no 429, for a server throttles at once: while
+requests wait for a slot, each second opens more, twice as many as the one before.
 
 Invariant: a slot is closed, free, or held by exactly one permit. `taken` exceeds `slots` only after
 the limit was lowered or slots were closed, until enough slots are released.
@@ -20,20 +21,30 @@ if TYPE_CHECKING:
 
 #: Slots without a limit: more than can be in flight, and still a small integer for Python.
 NO_LIMIT = 1 << 29
-# Open slots after which the others open at once; seconds for which a request waits for that.
+# Open slots after which the others open at once; seconds for which a request waits for an answer.
 _ENOUGH, _PATIENCE = 64, 1.0
 
 
 class Semaphore:
     """Counts slots. It never waits: waiters are in the queue."""
 
-    __slots__ = ("_opens_at", "closed", "filled_by", "for_fast", "slots", "taken", "watched")
+    __slots__ = (
+        "_late",
+        "_opens_at",
+        "closed",
+        "filled_by",
+        "for_fast",
+        "slots",
+        "taken",
+        "watched",
+    )
 
     def __init__(self, limit: int | None) -> None:
         self.resize(limit)
         self.taken: int = 0
-        # When the closed slots open without an answer; infinity: nobody waits.
+        # When closed slots open without an answer, and how many; infinity: nobody waits.
         self._opens_at: float = math.inf
+        self._late: int = 1
         #: Whether each release of a slot has to call the engine's `slot_released`.
         self.watched: bool = False
 
@@ -68,7 +79,7 @@ class Semaphore:
         """Close all slots but one."""
         self.closed += self.slots - 1
         self.add(1 - self.slots)
-        self._opens_at = math.inf
+        self._opens_at, self._late = math.inf, 1
 
     def open(self, slots: int) -> None:
         """Open so many slots, or all that are closed."""
@@ -79,7 +90,7 @@ class Semaphore:
         self.add(slots)
 
     def opens_in(self, now: float) -> float:
-        """Return the seconds until the closed slots open without an answer.
+        """Return the seconds until closed slots open without an answer.
 
         The time begins with the first request that lacks a slot.
         """
@@ -88,9 +99,10 @@ class Semaphore:
         return max(0.0, self._opens_at - now)
 
     def open_late(self, now: float) -> None:
-        """Open all slots if requests have waited long enough for that."""
+        """Open slots, besides those that are held, if requests have waited for a second."""
         if now >= self._opens_at:
-            self.open(self.closed)
+            self.open(max(0, self.taken - self.slots) + self._late)
+            self._opens_at, self._late = now + _PATIENCE, 2 * self._late
 
     def restart(self) -> None:
         """Forget since when requests wait, as there is another clock."""

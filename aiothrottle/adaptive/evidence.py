@@ -22,6 +22,9 @@ requests is throttled, there is a limit after all.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
+Answers may take long, of a language model for instance, but a server throttles at once. So a
+request that has been in flight for longer than a 429 takes counts as admitted.
+
 Invariant: while the server throttles nothing there is neither evidence nor a rate. The slots shrink
 only after an event, and only to the number that was in flight then and was not throttled.
 """
@@ -43,8 +46,9 @@ from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate, RateState
 _TRY_AFTER, _LATER = 10, 8
 # A server that works on one request at a time looks like one that wants them evenly spaced.
 _LEAST = 2
-# How often the number may turn out to be too great.
-_CORRECTIONS = 1
+# How often the number may turn out to be too great. One of so many does not count: a few more seem
+# to fit while answers are on the way.
+_CORRECTIONS, _MANY = 1, 7
 
 
 @dataclass(slots=True)
@@ -108,13 +112,15 @@ class LearnedSlots:
         if sent_at <= self._since:
             self._number += 1
             return
+        if self._number:
+            self._end_event()  # answers that take long come later than the next 429
         if self.size > self._fit > 0:
             self._try_after *= _LATER
         self._since, self._in_flight, self._number, self._admitted = now, in_flight, 1, 0
 
     def _end_event(self) -> None:
         fit, self._number = self._in_flight - self._number, 0
-        self._refuted += fit < self._fit
+        self._refuted += fit < self._fit - self._fit // _MANY
         is_known = _LEAST <= fit < self.most and self._refuted <= _CORRECTIONS
         self._fit = fit if is_known else 0
         self.size = float(self._fit or math.inf)
@@ -136,6 +142,11 @@ _RIGHT = 30.0
 # A limit throttles that part of the requests in flight, and so many at the least: of few in flight,
 # or with a given rate, and of more without one, of which a second may be throttled by chance.
 _PART, _LEAST_OF_FEW, _LEAST_OF_MANY = 1 / 3, 2.0, 3.0
+# A request in flight was admitted, although it takes long, if it was sent so many seconds ago, or
+# twice as long as the 429 took: a server throttles at once.
+_DECIDED = 0.25
+# So many trials in a row that are throttled are a sign.
+_TRIALS = 2
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
 # many times in a row, that is a sign.
 _SAME, _IN_A_ROW = 0.8, 3
@@ -150,16 +161,26 @@ _CHANCE, _TOO_MANY = 0.1, 5.0
 _ENOUGH, _PAST, _MOST_FEWER = 10.0, 0.8, 2.4
 
 
+def decided_by(now: float, sent_at: float) -> float:
+    """Return by when a request was sent that the server has surely decided about.
+
+    Args:
+        now: When a 429 arrived.
+        sent_at: When its request was sent.
+    """
+    return now - max(_DECIDED, 2.0 * (now - sent_at))
+
+
 @dataclass(slots=True)
 class Evidence:
     """What the server has admitted and throttled since its first 429.
 
     >>> evidence = Evidence()
-    >>> evidence.throttled(now=0.1, sent_at=0.0, pause=1.0, in_flight=2, sent=22)
+    >>> evidence.throttled(0.1, sent_at=0.0, pause=1.0, in_flight=2, sent=22, undecided=2)
     >>> for _ in range(20):
     ...     evidence.succeeded(sent_at=1.1, cost=1.0)
-    >>> evidence.throttled(now=1.12, sent_at=1.11, pause=0.98, in_flight=2, sent=44)
-    >>> evidence.throttled(now=1.13, sent_at=1.115, pause=0.97, in_flight=1, sent=44).initial
+    >>> evidence.throttled(1.12, sent_at=1.11, pause=0.98, in_flight=2, sent=44, undecided=2)
+    >>> evidence.throttled(1.13, 1.115, 0.97, in_flight=1, sent=44, undecided=2).initial
     10.0
     """
 
@@ -174,6 +195,9 @@ class Evidence:
     #: Until when it certainly admitted nothing, and for how long that was before the last event.
     closed_until: float = -math.inf
     closed_for: float = 0.0
+    #: Requests that were sent by the last event, and the events in a row with nothing admitted.
+    sent: int = 0
+    closed: int = 0
     #: Tokens that were admitted since, and those before that event, since the one before it.
     admitted: float = 0.0
     before: float = 0.0
@@ -233,8 +257,9 @@ class Evidence:
             sent_at: When it was sent.
             cost: Its tokens.
         """
-        if sent_at > self.since:
+        if sent_at > self.closed_at:  # maybe before the last 429, which arrived sooner
             self.admitted += cost
+        if sent_at > self.since:
             self.slots.succeeded(sent_at)
 
     def throttled(
@@ -244,6 +269,7 @@ class Evidence:
         pause: float,
         in_flight: int,
         sent: int,
+        undecided: int,
         of_all: float = 0.0,
     ) -> AdaptiveRate | None:
         """Record a 429, while there is no rate.
@@ -254,15 +280,18 @@ class Evidence:
             pause: Seconds from `now` on in which nothing will be sent.
             in_flight: Requests in flight, including this one.
             sent: Requests that were sent so far, including those.
+            undecided: Those of them that were sent a short time ago: see `decided_by`.
             of_all: Tokens per second for all clients, if others are known to use them; else 0.0.
 
         Returns:
             The search for the rate, if there is enough evidence for one.
         """
         self.slots.throttled(now, sent_at, in_flight)
-        if self.since == -math.inf:
-            self.admitted = sent - in_flight
+        if self.since > -math.inf:
+            in_flight = min(in_flight, undecided)
         if sent_at > self.since:
+            self.admitted = max(self.admitted, sent - self.sent - in_flight)
+            self.sent = sent
             if self.admitted:  # else the server is still closed
                 seconds = now - self.closed_at
                 closed_for = self.closed_until - self.closed_at
@@ -274,7 +303,9 @@ class Evidence:
                         self.rate = self.admitted / (seconds if was_long else seconds + pause)
                 self.closed_until = now + pause
                 self.signs = self.signs + 1 if self.has_sign else 0
-                self.has_sign = False
+                self.has_sign, self.closed = False, 0
+            elif self.since > -math.inf:
+                self.closed += 1
             self.closed_until = max(self.closed_until, now)
             number = self.number if self.admitted else 0
             self._begin(now)
@@ -283,7 +314,7 @@ class Evidence:
             is_unsure = in_flight >= _IN_FLIGHT and self.fastest == _FASTEST
             least = _LEAST_OF_MANY if is_unsure else _LEAST_OF_FEW
             self.in_flight, self.many = in_flight, max(least, _PART * in_flight)
-            self.has_sign = self.has_sign or self.same >= _IN_A_ROW
+            self.has_sign |= self.same >= _IN_A_ROW or self.closed >= _TRIALS
         else:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many

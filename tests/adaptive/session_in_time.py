@@ -62,9 +62,10 @@ class _Network(httpx.AsyncBaseTransport):
         retry_after: int | None,
         refusal: Refusal,
         reports: Callable[[float], dict[str, str]],
+        takes: float,
     ) -> None:
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        self.refusal, self.reports = refusal, reports
+        self.refusal, self.reports, self.takes = refusal, reports, takes
         self.began_at = now()
         self.admits = admits
         self.random = random.Random(seed)
@@ -82,6 +83,8 @@ class _Network(httpx.AsyncBaseTransport):
                 raise httpx.ReadTimeout("no answer", request=request)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         if admitted:
+            if self.takes:
+                await asyncio.sleep(self.takes * self.random.lognormvariate(0.0, 0.5))
             return httpx.Response(200, headers=headers, request=request)
         status = self.refusal.status or 0
         return httpx.Response(status, headers=self.headers | headers, request=request)
@@ -99,12 +102,14 @@ def run(
     refusal: Refusal = THROTTLED,
     retry: Retry | None = None,
     reports: Callable[[float], dict[str, str]] = lambda _: {},
+    takes: float = 0.0,
 ) -> Record:
     """Let workers of a session send requests for so many seconds; return what the server saw.
 
     `every` is the time from one request of a worker to its next, if it gets the response in time;
     `retry_after` is that of a 429, and `refusal` what comes instead of one; `reports` returns the
-    headers of all responses of an instant. The seed is that of the network's delays.
+    headers of all responses of an instant; an admitted request takes about `takes` seconds. The
+    seed is that of the delays.
     """
     limits = limiter or RateLimiter("20/s", concurrency_limit=8)
 
@@ -125,7 +130,7 @@ def run(
             await asyncio.sleep(next_at - now())
 
     async def main() -> Record:
-        network = _Network(admits, seed, retry_after, refusal, reports)
+        network = _Network(admits, seed, retry_after, refusal, reports, takes)
         async with ThrottledTransport(
             limits, transport=network, retry=retry or Retry()
         ) as transport:

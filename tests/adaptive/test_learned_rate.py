@@ -71,6 +71,29 @@ def test_limit_of_many_minutes_is_found(server: Admits, rate: float, throttled: 
     assert record.used(2 * 3600.0, 4 * 3600.0, rate) >= 0.9
 
 
+@pytest.mark.parametrize("retry_after", [None, 1, 5])
+@pytest.mark.parametrize(
+    ("make", "takes"),
+    [
+        (lambda: token_bucket(1.0, 10.0), 2.0),
+        (lambda: token_bucket(1.0, 10.0), 20.0),
+        (lambda: rolling_window(60, 60.0), 8.0),
+        (lambda: rolling_window(60, 60.0), 20.0),
+    ],
+    ids=["bucket, 2 s", "bucket, 20 s", "window, 8 s", "window, 20 s"],
+)
+def test_limit_of_a_slow_server_is_found(
+    make: Callable[[], Admits], takes: float, retry_after: int | None
+) -> None:
+    """A language model answers after seconds, and throttles at once."""
+    limiter = RateLimiter(concurrency_limit=32)
+    record = run(make(), 900.0, workers=64, limiter=limiter, retry_after=retry_after, takes=takes)
+    assert record.part_throttled(0.0, 300.0) <= 0.13
+    assert record.part_throttled(300.0, 900.0) <= 0.03
+    assert record.used(300.0, 900.0, 1.0) >= 0.75
+    assert record.lost <= 5
+
+
 @pytest.mark.parametrize(
     ("server", "used"),
     [("Envoy 5", 0.85), ("HAProxy", 0.9), ("a rolling window", 0.9), ("nginx without burst", 0.85)],
@@ -277,7 +300,7 @@ def event(
     for number in range(throttled):
         sent_at = at - 0.001 if number == 0 else evidence.since
         sent = in_flight + admitted
-        search = evidence.throttled(at, sent_at, pause=1.0, in_flight=in_flight, sent=sent)
+        search = evidence.throttled(at, sent_at, 1.0, in_flight, sent, undecided=in_flight)
         if search is not None:
             found = found or search.initial
     return found
@@ -292,7 +315,7 @@ def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     assert event(evidence, 0.0, throttled=3, admitted=20) is None
     assert event(evidence, 1.0, throttled=1, admitted=0) is None, "the server is still closed"
     assert event(evidence, 2.0, throttled=1, admitted=30) == 10.0  # 30 in 3 s
-    assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, in_flight=1, sent=1) is None
+    assert evidence_of_a_rate().throttled(0.0, -1.0, 1.0, 1, sent=1, undecided=1) is None
     for in_flight, throttled, is_limit in ((3, 2, True), (4, 2, False), (4, 3, True)):
         evidence = evidence_of_a_rate()
         event(evidence, 0.0, throttled, 20, in_flight)
@@ -348,7 +371,7 @@ def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> N
 
 def test_first_429_is_a_limit_if_others_use_it() -> None:
     evidence = evidence_of_a_rate()
-    begun = evidence.throttled(0.1, 0.0, pause=1.0, in_flight=1, sent=1, of_all=20.0)
+    begun = evidence.throttled(0.1, 0.0, 1.0, in_flight=1, sent=1, undecided=1, of_all=20.0)
     assert begun is not None
     assert begun.initial == 5.0  # a quarter
 

@@ -32,6 +32,7 @@ def minute(
     seed: int,
     limiter: RateLimiter,
     workers: int = 24,
+    lasts: float = 60.0,
 ) -> Found:
     """Send to a server that works on so many requests at once, for so many seconds each."""
     chance = random.Random(seed)
@@ -61,7 +62,7 @@ def minute(
         begun = now()
         ThrottledTransport(limiter)  # which reports the outcomes
         tasks = [asyncio.create_task(work()) for _ in range(workers)]
-        await asyncio.sleep(60.0)
+        await asyncio.sleep(lasts)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -71,7 +72,7 @@ def minute(
         runner.run(main())
     later = sum(at >= 10.0 for at in throttled)
     limits = limiter.statistics()
-    used = worked / (slots * 60.0)
+    used = worked / (slots * lasts)
     return Found(len(throttled), later, used, limits.concurrency_limit, limits.rate_limit)
 
 
@@ -84,6 +85,16 @@ def test_limit_of_requests_at_once_is_found(slots: int, seconds: float, unevenne
         assert found.throttled <= 20
         assert found.later <= 4
         assert found.used >= 0.75
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(2, 8.0), (5, 20.0), (20, 20.0), (20, 0.02)])
+def test_limit_is_found_at_a_slow_server_and_at_a_very_fast_one(slots: int, seconds: float) -> None:
+    """The next 429 comes before the first answer, or much of a request is spent on the way."""
+    limiter = RateLimiter(concurrency_limit=32)
+    found = minute(slots, seconds, 0.5, 0, limiter, workers=64, lasts=max(60.0, 30.0 * seconds))
+    assert (found.slots, found.rate) in {(slots, None), (slots + 1, None)}
+    assert found.throttled <= 25
+    assert found.used >= (0.8 if seconds >= 1.0 else 0.6)  # a third of the time on the way
 
 
 def test_limit_is_found_without_a_limit_of_ones_own_and_shows_in_events() -> None:
@@ -158,6 +169,22 @@ def test_429s_without_more_in_flight_correct_it_once_and_then_refute_it() -> Non
     assert event(slots, 20.0, in_flight=4, number=1) == math.inf
     assert not slots.explain_429s
     assert event(slots, 30.0, in_flight=8, number=3) == math.inf
+
+
+def test_next_429_ends_an_event_too() -> None:
+    """Where answers take long, none comes in between."""
+    slots = LearnedSlots(32.0)
+    slots.throttled(1.0, 0.9, in_flight=20)
+    slots.throttled(5.0, 4.9, in_flight=20)
+    assert slots.size == 19.0
+
+
+def test_slightly_fewer_of_many_refute_nothing() -> None:
+    slots = LearnedSlots(32.0)
+    for at, in_flight, left in ((1.0, 32, 25), (2.0, 25, 22), (3.0, 22, 19), (4.0, 19, 17)):
+        assert event(slots, at, in_flight, in_flight - left) == left
+    event(slots, 5.0, in_flight=17, number=3)
+    assert event(slots, 6.0, in_flight=14, number=3) == math.inf
 
 
 def test_429s_of_nearly_all_in_flight_are_not_explained_by_slots() -> None:

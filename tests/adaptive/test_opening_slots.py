@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aiothrottle import RateLimiter
+from aiothrottle import Permit, RateLimiter
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.virtually import now, virtual
@@ -46,34 +46,50 @@ async def test_requests_in_flight_double_with_the_answers() -> None:
 
 
 @virtual
-async def test_late_answer_delays_nobody_for_longer_than_a_second() -> None:
-    limiter = limiter_of_a_session(concurrency_limit=5)
-    assert await starts_of(limiter, 6, 30.0) == [0.0, 1.0, 1.0, 1.0, 1.0, 30.0]
+async def test_requests_in_flight_double_each_second_without_an_answer() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=9)
+    assert counts_of(await starts_of(limiter, 10, 30.0)) == [1, 1, 2, 4, 1, 1]
 
 
 @virtual
-async def test_requests_without_an_answer_delay_nobody_for_longer_than_a_second() -> None:
+async def test_requests_from_before_a_429_take_no_open_slot() -> None:
+    limiter = limiter_of_a_session(concurrency_limit=32)
+    early = asyncio.create_task(starts_of(limiter, 16, 30.0))
+    await asyncio.sleep(4.5)
+    async with limiter.throttle() as permit:
+        permit.report_throttled(2.0)
+    late = await starts_of(limiter, 6, 30.0)
+    # After the pause the trial, for which the others wait for five seconds.
+    assert counts_of(late) == [1, 2, 3]
+    assert late[-1] < 15.0
+    await early
+
+
+@virtual
+async def test_slots_open_without_reports_too() -> None:
     limiter = limiter_of_a_session(concurrency_limit=3)
     began_at = now()
     for _ in range(3):
         async with limiter.throttle():
             pass
     permits = [await limiter.acquire() for _ in range(3)]
-    assert now() - began_at == pytest.approx(1.0)
+    assert now() - began_at == pytest.approx(2.0)
     for permit in permits:
         permit.release()
 
 
 @virtual
-async def test_late_answer_delays_no_try_for_longer_than_a_second() -> None:
+async def test_tries_open_slots_too() -> None:
     limiter = limiter_of_a_session(concurrency_limit=3)
     child = RateLimiter(parent=limiter)
     _held = await limiter.acquire()
     for ask in (limiter.try_acquire, child.try_acquire, child.peek):
         decision = await ask()
         assert (decision.allowed, decision.retry_after) == (False, 1.0)
-    await asyncio.sleep(1.0)
-    permits = [(await ask()).permit for ask in (child.try_acquire, limiter.try_acquire)]
+    permits = list[Permit | None]()
+    for ask in (child.try_acquire, limiter.try_acquire):
+        await asyncio.sleep(1.0)
+        permits.append((await ask()).permit)
     assert None not in permits
     decision = await child.try_acquire()
     assert (decision.allowed, decision.retry_after) == (False, 0.0), "a slot is held: not known"
@@ -156,7 +172,7 @@ async def test_waiting_request_starts_when_the_limits_are_updated() -> None:
     assert await sending == [0.0, 0.25, 0.25, 5.0]
 
 
-def test_another_clock_delays_nobody_for_longer_than_a_second() -> None:
+def test_slots_open_on_another_clock_too() -> None:
     limiter = limiter_of_a_session(concurrency_limit=3)
 
     async def wait_half_a_second() -> None:
@@ -171,4 +187,4 @@ def test_another_clock_delays_nobody_for_longer_than_a_second() -> None:
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.0)) as runner:
         runner.run(wait_half_a_second())
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(send_again()) == [0.0, 1.0, 1.0]
+        assert runner.run(send_again()) == [0.0, 1.0, 2.0]
