@@ -124,7 +124,7 @@ class RateLimiter:
             it, the slots open anew after the pause, up to the number that the server has worked on
             at once, if that is the limit. When it is throttled again, it spaces requests evenly at
             the rate that the server was seen to admit, follows the limit as an `AdaptiveRate`
-            does, and gives the rate up when nothing was throttled for ten minutes or more.
+            does, and gives the rate up when nothing was throttled in ten minutes of use or more.
             One that is throttled at its own rate, whatever its burst and guard (``"auto"``), learns
             a lower one in the same way, until its own proves to be right.
             With or without a rate limit, a run of failures (no response, 5xx, or a 403 without a

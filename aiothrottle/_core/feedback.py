@@ -30,8 +30,8 @@ _SHORTEST_WAIT = 0.1
 # A Retry-After that was too short several times in a row is extended to that part of their pauses,
 # as far as a pause without one would be: an outage may be over sooner than it seems.
 _TOO_SHORT = 0.25
-# Seconds without reports after which learned values are out of date.
-_MEMORY = 600.0
+# Seconds without reports after which learned values are out of date; the most for a slow rate.
+_MEMORY, _LONGEST_MEMORY = 600.0, 86400.0
 
 
 def lasts(seconds: float | None) -> bool:
@@ -217,7 +217,10 @@ class Feedback:
             or self.streak
             or (self.guard is not None and self.guard.burst.was_throttled)
         )
-        return not learned or now - self.reported_at >= _MEMORY
+        kept_for = _MEMORY
+        if self.rate is not None and self.evidence is not None:
+            kept_for = min(self.evidence.kept_for(self.rate.state), _LONGEST_MEMORY)
+        return not learned or now - self.reported_at >= kept_for
 
     def restart(self) -> None:
         """Start anew with another clock, as the timestamps of the old one are void."""

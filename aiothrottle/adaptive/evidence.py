@@ -139,6 +139,8 @@ _MEMORY, _CLOSINGS, _SCALES = 600.0, 3.0, 4.0
 _SHARE, _AVERAGE = 0.25, 1.0
 # The same at the fastest rate, if that is the one that the user gave: it was right after all.
 _RIGHT = 30.0
+# Seconds, or intervals of the rate, of which an idle time counts no more: it tells nothing.
+_IDLE, _INTERVALS = 60.0, 2.0
 # A limit throttles that part of the requests in flight, and so many at the least: of few in flight,
 # or with a given rate, and of more without one, of which a second may be throttled by chance.
 _PART, _LEAST_OF_FEW, _LEAST_OF_MANY = 1 / 3, 2.0, 3.0
@@ -190,6 +192,9 @@ class Evidence:
     since: float = -math.inf
     number: int = 0
     many: float = math.inf
+    #: Seconds without a 429 since, while a rate is known, and when the last answer came.
+    quiet_for: float = 0.0
+    seen_at: float = -math.inf
     #: When the server closed: the event before which it had admitted tokens last.
     closed_at: float = -math.inf
     #: Until when it certainly admitted nothing, and for how long that was before the last event.
@@ -370,17 +375,22 @@ class Evidence:
         self.needed += 1
         return True
 
+    def kept_for(self, search: RateState) -> float:
+        """Return for how many seconds without a 429 a rate is kept."""
+        return max(_MEMORY, _CLOSINGS * self.closed_for, _SCALES * search.scale)
+
     def has_room(self, search: RateState, now: float) -> bool:
         """Return whether the rate is to be given up, as nothing was throttled for long enough.
 
         Args:
             search: The search for it.
-            now: The time.
+            now: When a request was not throttled.
         """
-        if self.since == -math.inf:
-            self.since = now  # the clock is another one than that of the last event
-        kept_for = max(_MEMORY, _CLOSINGS * self.closed_for, _SCALES * search.scale)
-        if now - self.since < (_RIGHT if search.rate >= self.fastest else kept_for):
+        idle = max(0.0, now - self.seen_at) if self.seen_at > -math.inf else 0.0
+        self.seen_at = now
+        self.quiet_for += min(idle, max(_IDLE, _INTERVALS / search.rate))
+        least = _RIGHT if search.rate >= self.fastest else self.kept_for(search)
+        if self.quiet_for < least:
             return False
         self.rate, self.needed = search.rate, 0
         return True
@@ -403,4 +413,5 @@ class Evidence:
             self.same = self.same + 1 if least and least >= _SAME * most else 0
             self.before, self.admitted = self.admitted, 0.0
             self.closed_at = now
-        self.since, self.number = now, 1
+        self.since = self.seen_at = now
+        self.number, self.quiet_for = 1, 0.0

@@ -185,8 +185,11 @@ def test_cut_is_the_mean_of_the_bounds(reported_late: int) -> None:
     assert rate == pytest.approx(20)
     assert (one.state.lower, one.state.upper) == (rate, 40)
     # Repeated 429s without a Retry-After lead to a pause longer than needed: no bound changes.
-    one.throttled(now=0.8, sent_at=0.7, pause=8.0)
-    assert one.rate == pytest.approx(0.5 * rate)
+    # Meanwhile the next request is late by an eighth of that time at the most.
+    one.throttled(now=0.8, sent_at=0.7, pause=4.0)
+    assert one.rate == pytest.approx(8.0 / 0.55)
+    one.throttled(now=4.9, sent_at=4.8, pause=4.0)
+    assert one.rate == pytest.approx(4.0 / 0.55)
     assert (one.state.lower, one.state.upper) == (rate, 40)
     one.succeeded(now=8.9, sent_at=8.8)
     assert one.rate == pytest.approx(rate)

@@ -1,6 +1,7 @@
 """A limiter without a rate learns one: in front of servers, in virtual time, and the evidence."""
 
 import asyncio
+import itertools
 import logging
 import math
 import random
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import RateLimiter, events
+from aiothrottle import KeyedRateLimiter, RateLimiter, events
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.httpx import ThrottledTransport
@@ -91,6 +92,20 @@ def test_limit_of_a_slow_server_is_found(
     assert record.part_throttled(0.0, 300.0) <= 0.13
     assert record.part_throttled(300.0, 900.0) <= 0.03
     assert record.used(300.0, 900.0, 1.0) >= 0.75
+    assert record.lost <= 5
+
+
+@pytest.mark.parametrize("retry_after", [None, 1, 30])
+def test_rate_is_used_again_soon_after_an_outage(retry_after: int | None) -> None:
+    """An hour without an admitted request tells nothing about the rate after it."""
+    server = rolling_window(10)
+
+    def admits(at: float) -> bool:
+        return not 1300.0 <= at < 4900.0 and server(at)
+
+    record = run(admits, 4800.0, limiter=without_rate(), retry_after=retry_after)
+    assert record.used(4400.0, 4800.0, 10.0) >= 0.7
+    assert sum(299.0 <= at < 3900.0 for at in record.throttled) <= 50
     assert record.lost <= 5
 
 
@@ -261,14 +276,13 @@ async def test_rate_is_given_up_where_the_server_throttles_no_more(
         permit.release()
     async with limiter.throttle() as permit:
         permit.report_success()
-    for throttled, sleep in ((True, 10.0), (False, 500.0), (False, 100.0), (False, 0.0)):
+    async with limiter.throttle() as permit:
+        permit.report_throttled(1.0)
+    for seconds in (0.0, *[50.0] * 10, 5000.0, 45.0):  # idle for 5000
+        assert limiter.statistics().rate_limit is not None
+        await asyncio.sleep(seconds)
         async with limiter.throttle() as permit:
-            if throttled:
-                permit.report_throttled(1.0)
-            else:
-                permit.report_success()
-        assert limiter.statistics().rate_limit is not None or not sleep
-        await asyncio.sleep(sleep)
+            permit.report_success()
     assert limiter.statistics().rate_limit is None
     assert caplog.messages[-1] == "'concurrency_limit=8' gives up the rate that it has learned"
 
@@ -349,6 +363,16 @@ def test_old_event_tells_nothing() -> None:
     assert event(evidence, 602.0, throttled=8, admitted=20) == 10.0
 
 
+def given_up_after(evidence: Evidence, search: RateState, every: float) -> float:
+    """Return the seconds of answers without a 429 after which the rate is given up."""
+    evidence.has_room(search, evidence.since)
+    return next(
+        seconds
+        for seconds in (every * number for number in itertools.count(1))
+        if evidence.has_room(search, evidence.since + seconds)
+    )
+
+
 def test_event_before_a_long_closure_tells_something() -> None:
     """As of a server that counts over an hour."""
     evidence = evidence_of_a_rate()
@@ -356,17 +380,21 @@ def test_event_before_a_long_closure_tells_something() -> None:
     for at in range(0, 3000, 30):
         event(evidence, float(at), throttled=8, admitted=0)
     assert event(evidence, 3600.0, throttled=8, admitted=36) == pytest.approx(0.01)
-    assert not evidence.has_room(RateState(20.0), 3600.0 + 8900.0)
+    assert given_up_after(evidence, RateState(20.0), 10.0) > 8900.0
 
 
 def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> None:
-    evidence = evidence_of_a_rate()
-    event(evidence, 0.0, throttled=8, admitted=20)
-    assert event(evidence, 1.0, throttled=8, admitted=20) == 10.0
-    assert not evidence.has_room(RateState(20.0), 600.0)
-    assert not evidence.has_room(RateState(0.1, scale=2000.0), 7900.0)
-    assert evidence.has_room(RateState(20.0), 601.0)
-    assert event(evidence, 5000.0, throttled=1, admitted=0) == 20.0
+    for search, every, seconds in (
+        (RateState(20.0), 10.0, 600.0),
+        (RateState(0.1, scale=2000.0), 10.0, 8000.0),
+        (RateState(20.0), 600.0, 6000.0),  # a minute of each ten that are idle counts
+        (RateState(0.001), 600.0, 600.0),
+    ):
+        evidence = evidence_of_a_rate()
+        event(evidence, 0.0, throttled=8, admitted=20)
+        assert event(evidence, 1.0, throttled=8, admitted=20) == 10.0
+        assert given_up_after(evidence, search, every) == seconds
+        assert event(evidence, 50000.0, throttled=1, admitted=0) == search.rate
 
 
 def test_first_429_is_a_limit_if_others_use_it() -> None:
@@ -393,6 +421,26 @@ def test_client_that_is_ahead_of_others_learns_a_rate_too() -> None:
     assert evidence.share(2.0, of_all=20.0) is None
 
 
+@virtual
+async def test_key_keeps_a_rate_of_hours_while_it_is_idle() -> None:
+    async with KeyedRateLimiter(concurrency_limit=8) as limiter:
+        ThrottledTransport(limiter, key=lambda _: "a")
+
+        async def send(*, is_open: bool) -> None:
+            async with limiter.throttle("a") as permit:
+                permit.report_success() if is_open else permit.report_throttled(100.0)
+
+        for is_open in (False, True, False, True):
+            for _ in range(20):  # closed for 2000 seconds
+                await send(is_open=is_open)
+        learned = limiter["a"].statistics().rate_limit
+        assert learned is not None
+        await asyncio.sleep(3000.0)
+        assert limiter["a"].statistics().rate_limit == learned
+        await asyncio.sleep(90000.0)
+        assert limiter["a"].statistics().rate_limit is None
+
+
 def test_rate_is_kept_on_another_clock() -> None:
     limiter = without_rate()
     run(rolling_window(20), 30.0, seed=3, limiter=limiter)
@@ -400,8 +448,7 @@ def test_rate_is_kept_on_another_clock() -> None:
     learned = limiter.statistics().rate_limit
     assert learned is not None
     evidence = evidence_of_a_rate()
-    assert not evidence.has_room(RateState(20.0), 50.0)
-    assert evidence.has_room(RateState(20.0), 650.0)
+    assert not evidence.has_room(RateState(20.0), 1e6)
 
 
 def test_fewer_tokens_from_event_to_event_are_chance() -> None:
