@@ -305,6 +305,7 @@ class KeyedRateLimiter:
         >>> limiter.total().granted
         0
         """
+        self._thread = check_thread(self._loop, self._thread)  # it flushes pending counts
         engines = self._engines()
         return self._past.total((engine.statistics(), engine.observers) for engine in engines)
 
@@ -315,6 +316,7 @@ class KeyedRateLimiter:
             observer: Called with each event, at once. The key of an event is its `key`.
         """
         listener = Listener(observer)
+        self._thread = check_thread(self._loop, self._thread)
         self._listeners += (listener,)
         for engine in self._engines():
             engine.listen(listener)

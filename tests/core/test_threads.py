@@ -80,12 +80,20 @@ async def test_error_names_the_thread_safe_call() -> None:
     assert limiter.statistics().paused_for > 50
 
 
-@pytest.mark.parametrize("change", ["pause", "statistics", "update"])
-async def test_new_key_in_another_thread_raises(change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "arguments"),
+    [
+        ("pause", ("b", 1.0)),
+        ("statistics", ("b",)),
+        ("update", ("b",)),
+        ("total", ()),
+        ("observe", (events.append,)),
+    ],
+)
+async def test_keys_in_another_thread_raise(change: str, arguments: tuple[object, ...]) -> None:
     limiter = KeyedRateLimiter("10/s")
     async with limiter.throttle("a"):
         pass
-    arguments = ("b", 1.0) if change == "pause" else ("b",)
     (error,) = await asyncio.to_thread(elsewhere, partial(getattr(limiter, change), *arguments))
     assert isinstance(error, RuntimeError)
     assert "b" not in limiter
