@@ -198,9 +198,10 @@ async def shared_use(limiter: AnyLimiter) -> float | None:
     None: the limiter has no store, limits each key, is not used in this event loop, or its store
     does not answer.
     """
-    if not isinstance(limiter, RateLimiter) or limiter.statistics().store_up is None:
+    if not isinstance(limiter, RateLimiter):
         return None
-    if engines_of(limiter)[0].loop is not asyncio.get_running_loop():
+    (engine,) = engines_of(limiter)
+    if engine.store_up is None or engine.loop is not asyncio.get_running_loop():
         return None
     try:
         decision = await limiter.peek()

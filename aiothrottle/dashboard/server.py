@@ -129,7 +129,7 @@ async def serve(
 
 
 def _check(host: object, port: object, **functions: object) -> None:
-    if not isinstance(host, str):
+    if not isinstance(host, str) or not host:
         raise TypeError(f"host must be an address such as '127.0.0.1', got {host!r}")
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"port must be a number such as 8321, got {port!r}")

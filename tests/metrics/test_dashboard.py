@@ -184,6 +184,7 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
             pass
     for name, value, message in (
         ("host", None, "such as '127.0.0.1', got None"),
+        ("host", "", "such as '127.0.0.1', got ''"),
         ("port", "8321", "such as 8321, got '8321'"),
         ("port", True, "such as 8321, got True"),
         ("port", 65536, "to 65535, got 65536"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -133,4 +134,7 @@ async def test_outage_is_shown_and_leaves_the_use_unknown() -> None:
         assert await shared_use(limiter) == pytest.approx(0.5)
         server.mode = "refuses"
         assert await shared_use(limiter) is None
+        with ThreadPoolExecutor() as threads:
+            used = threads.submit(asyncio.run, shared_use(limiter)).result()
+        assert used is None, "the limiter is not used on that loop"
     assert await shared_use(RateLimiter(10)) is None
