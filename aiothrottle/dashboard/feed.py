@@ -155,7 +155,7 @@ class Feed:
 
     def _counts_of(self, key: Hashable) -> Iterator[Counts]:
         yield self._own.counts
-        if key is None:
+        if not isinstance(self._recording.limiter, KeyedRateLimiter):
             return
         known = self._keys.pop(key, None) or _Sampled(Counts(self._label(key)))
         self._keys[key] = known  # the last one, as the most recently active

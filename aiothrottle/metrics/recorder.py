@@ -188,13 +188,15 @@ class Recorder(Generic[S]):
             name = limiter.name
         gauges.check(limiter, name, keys)
         assert name is not None  # checked
+        if isinstance(limiter, RateLimiter):
+            keys = 0  # also for a limiter of a key, whose events have that key
         if name in self._recordings:
             raise ValueError(f"a limiter named {name!r} is watched already: give another name")
         own = self._make(name, None)
         rest = self._make(name, _OTHER) if keys else own
 
         def series_of(key: Hashable) -> tuple[S]:
-            if not keys or key is None:
+            if not keys:
                 return (rest,)
             label = str(key)
             if not label.isascii():  # half of a surrogate pair would break each export

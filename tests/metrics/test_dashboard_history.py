@@ -27,13 +27,13 @@ async def test_possible_secrets_are_not_shown() -> None:
 
 async def test_custom_label_names_keys_or_fails_for_one() -> None:
     keyed = KeyedRateLimiter(100)
-    labels: dict[object, str] = {7: "account 7"}
+    labels: dict[object, str] = {7: "account 7", None: "anonymous"}
     feed = Feed("accounts", keyed, labels.__getitem__, now)
-    await keyed.acquire(7)
-    await keyed.acquire(8)
+    for key in (7, 8, None):
+        await keyed.acquire(key)
     shown = feed.snapshot()
-    assert shown["granted"] == 2
-    assert [key["name"] for key in shown["keys"] or ()] == ["account 7"]
+    assert shown["granted"] == 3
+    assert [key["name"] for key in shown["keys"] or ()] == ["account 7", "anonymous"]
 
 
 async def test_latest_keys_are_shown_and_none_is_made() -> None:

@@ -74,7 +74,7 @@ class Telemetry:
     def keys(self, name: str) -> dict[str, float]:
         """Return the number of grants by the key."""
         return {
-            point.attributes["aiothrottle.key"]: point.count
+            point.attributes.get("aiothrottle.key", ""): point.count
             for point in self.points()["wait.duration"]
             if point.attributes["aiothrottle.limiter.name"] == name
         }
@@ -202,18 +202,21 @@ async def test_keys_have_labels_on_request_up_to_a_bound(
     kept = [await keyed.acquire(f"host-{number}") for number in range(50)]
     assert prometheus.keys("unlabelled") == {"": 50}
     assert prometheus("in_flight", limiter="unlabelled") == len(kept) == 50
-    hosts, users = KeyedRateLimiter(100), KeyedRateLimiter(100)
+    hosts, users, one = KeyedRateLimiter(100), KeyedRateLimiter(100), RateLimiter(100)
     for either in (prometheus, telemetry):
         either.metrics.watch(hosts, "hosts", keys=2)
-        either.metrics.watch(users, "users", keys=3)
+        either.metrics.watch(users, "users", keys=4)
+        either.metrics.watch(one, "one", keys=2)
+    await one.acquire()
     for key in ("a", "b", "c", "a", "d"):
         await hosts.acquire(key)
-    texts: list[object] = [1, "1", "other", "a", "b", "c"]  # keys with equal text share a series
+    texts: list[object] = [1, "1", "other", None, "a", "b", "c"]  # equal texts share a series
     for text in texts:
         await users.acquire(text)
     for either in (prometheus, telemetry):
         assert either.keys("hosts") == {"a": 2, "b": 1, "other": 2}
-        assert either.keys("users") == {"1": 2, "a": 1, "b": 1, "other": 2}
+        assert either.keys("users") == {"1": 2, "None": 1, "a": 1, "b": 1, "other": 2}
+        assert either.keys("one") == {"": 1}
 
 
 async def test_key_that_is_no_valid_text_leaves_the_others_readable(
