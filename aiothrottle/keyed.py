@@ -122,6 +122,10 @@ class KeyedRateLimiter:
     def __len__(self) -> int:
         return len(self._limiters)
 
+    def __bool__(self) -> bool:
+        """Return True, also without keys: `limiter or another` would make a second limit."""
+        return True
+
     def __contains__(self, key: Hashable) -> bool:
         return key in self._limiters
 

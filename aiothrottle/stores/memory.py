@@ -56,9 +56,6 @@ class MemoryStore(SlotStore):
         self._many = _FEW
         self._tables: dict[str, SlotTable] = {}
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def _now(self) -> float:
         clock_for = getattr(asyncio.get_running_loop(), "clock_for", None)
         clock = self._clock if clock_for is None else clock_for(self._clock)

@@ -92,6 +92,11 @@ async def test_every_method_works_for_a_key() -> None:
     assert ("a" in limiter, "c" in limiter) == (True, False)
 
 
+async def test_limiter_and_store_that_are_empty_are_true() -> None:
+    for given in (KeyedRateLimiter("1/s"), MemoryStore()):
+        assert given, "`given or another` would make a second limit"
+
+
 async def test_keys_waiting_for_the_parent_take_turns() -> None:
     limiter = KeyedRateLimiter(parent=RateLimiter("1/s"))
     await visit(limiter["z"])
