@@ -8,20 +8,43 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 from aiothrottle import events
 from aiothrottle._checks import check_names, shown
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.engine import Engine, check_thread
-from aiothrottle._core.limits import UNCHANGED, ConcurrencyLimit, RateLimit, Unchanged, misplaced
+from aiothrottle._core.limits import (
+    UNCHANGED,
+    AlgorithmLike,
+    Burst,
+    ConcurrencyLimit,
+    Guard,
+    RateLimit,
+    Unchanged,
+    misplaced,
+)
 from aiothrottle._core.observers import Listener, Observers, Past
 from aiothrottle.algorithms.protocol import used
 from aiothrottle.amounts import Cost
 from aiothrottle.errors import entered_before, no_copy, not_async
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import ONE, Decision, Permit
+from aiothrottle.rate import RateLike
 from aiothrottle.statistics import Statistics
+from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -36,6 +59,24 @@ _ARGUMENTS = tuple(
 )
 # Keys that are checked in one turn of the loop.
 _CHUNK = 500
+
+
+class LimiterOptions(TypedDict, total=False):
+    """The arguments of `RateLimiter` that a `KeyedRateLimiter` only passes on."""
+
+    burst: Burst | None
+    algorithm: AlgorithmLike | None
+    guard: Guard | None
+    max_queue: int | None
+    store: Store | None
+    key: Key | None
+    max_reservation: float | None
+    prefetch: RateLike | None
+    on_store_error: OnStoreError
+    local_share: float | None
+    learn_rate: bool
+    name: str | None
+    clock: Callable[[], float]
 
 
 class KeyedRateLimiter:
@@ -75,7 +116,7 @@ class KeyedRateLimiter:
         concurrency_limit: ConcurrencyLimit | None = None,
         overrides: Mapping[Any, Mapping[str, Any]] | None = None,
         parent: RateLimiter | None = None,
-        **options: Any,  # noqa: ANN401 - as many as RateLimiter has
+        **options: Unpack[LimiterOptions],
     ) -> None:
         if positional:
             raise misplaced("KeyedRateLimiter", rate_limit, positional)

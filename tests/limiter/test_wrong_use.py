@@ -29,6 +29,7 @@ from aiothrottle import (
 )
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.keyed import LimiterOptions
 from aiothrottle.stores import MemoryStore
 from tests.limiter.common import Unchecked
 from tests.support.virtually import counts
@@ -192,6 +193,16 @@ def test_error_says_what_to_write_instead(
     with pytest.raises(TypeError) as caught:
         make(*positional, **arguments)
     assert message in str(caught.value)
+
+
+def test_type_checker_knows_the_arguments_of_all_keys() -> None:
+    arguments = inspect.signature(RateLimiter).parameters
+    own = {"rate_limit", "positional", "concurrency_limit", "parent"}
+    assert [*LimiterOptions.__annotations__] == [it for it in arguments if it not in own]
+    with pytest.raises(TypeError, match="max_queue"):
+        KeyedRateLimiter("1/s", max_queue="9")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="did you mean 'max_queue'"):
+        KeyedRateLimiter("1/s", max_que=9)  # type: ignore[call-arg]
 
 
 async def test_method_of_another_library_leads_to_ours() -> None:
