@@ -42,7 +42,7 @@ _Charge: TypeAlias = Callable[[Call], dict[str, float]]
 class LLMOptions(TypedDict):
     """Options for any integration: ``ThrottledTransport(limiter, **llm.openai())``.
 
-    They are a dict, so that each can be replaced: ``{**llm.openai(), "retry": Retry(attempts=2)}``.
+    They are a dict, so that each can be replaced: ``options["retry"] = Retry(attempts=2)``.
     """
 
     key: NotRequired[KeyHook]
