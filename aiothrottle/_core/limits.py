@@ -113,7 +113,12 @@ class Limits:
     @property
     def name(self) -> str:
         """The name of the limiter: the one that the user gave, or else its limits."""
-        return self.given_name or _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
+        return self.given_name or self.text
+
+    @property
+    def text(self) -> str:
+        """The limits as the user wrote them."""
+        return _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
 
     @property
     def burst_of_requests(self) -> float | None:

@@ -118,10 +118,7 @@ class Feed:
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
         return {
             **self._own.state(limiter),
-            "limits": [
-                f"{number(rate.limit, 6)} per {number(rate.period, 6)} s"
-                for rate in gauges.rates(limiter)
-            ],
+            "limits": _limits_of(limiter),
             "slots": gauges.concurrency_limit(limiter),
             "inUse": self._in_use,
             "keys": None if keyed is None else self._states_of(keyed),
@@ -162,6 +159,18 @@ class Feed:
         if len(self._keys) > _REMEMBERED:
             self._keys.popitem(last=False)
         yield known.counts
+
+
+def _limits_of(limiter: AnyLimiter) -> list[str]:
+    """Return the rates in force; where there are others than of requests, as they were written."""
+    texts = [
+        f"{number(rate.limit, 6)} per {number(rate.period, 6)} s" for rate in gauges.rates(limiter)
+    ]
+    if isinstance(limiter, RateLimiter):
+        limits = engines_of(limiter)[0].limits
+        if limits.resources or (limits.algorithm is not None and not texts):
+            return [limits.text]
+    return texts
 
 
 class Labels:

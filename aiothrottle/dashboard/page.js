@@ -14,6 +14,9 @@ function put(element, text) {
 }
 
 function rounded(number) {
+  if (number > 0 && number < 1) {
+    return number.toPrecision(2);
+  }
   return number >= 100 ? number.toFixed(0) : number.toFixed(1);
 }
 
@@ -22,7 +25,11 @@ function seconds(number) {
   if (whole < 60) {
     return `${whole} s`;
   }
-  return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 120) {
+    return `${minutes} min ${whole % 60} s`;
+  }
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 function paused(state) {

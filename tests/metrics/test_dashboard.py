@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
+from aiothrottle import AdaptiveRate, Cooldown, KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve, server
 from aiothrottle.events import Observer
 from aiothrottle.stores.redis import RedisStore
@@ -109,6 +109,23 @@ async def test_limiters_and_their_keys_are_shown_separately() -> None:
     assert [key["pausedFor"] > 0 for key in hosts["keys"]] == [False, True]
     assert hosts["pauses"][0]["key"] == "b.example.org"
     assert found["limits"] == ["7 per 1 s"]
+
+
+@pytest.mark.parametrize(
+    ("limiter", "limits"),
+    [
+        (RateLimiter({"tokens": "9/min"}), ["tokens 9/min"]),
+        (RateLimiter({"requests": 2, "tokens": 9}), ["requests 2/s, tokens 9/s"]),
+        (RateLimiter(algorithm=Cooldown(3, 60)), ["Cooldown(n=3, period=60)"]),
+        (RateLimiter(concurrency_limit=3), []),
+        (RateLimiter("server"), []),
+    ],
+)
+async def test_limits_without_a_rate_of_requests_are_shown(
+    limiter: RateLimiter, limits: list[str]
+) -> None:
+    async with serve(limiter) as url, streaming(url) as received:
+        assert (await received())["limiters"][0]["limits"] == limits
 
 
 async def test_shared_use_counts_all_processes(valkey: Valkey) -> None:
@@ -440,8 +457,12 @@ async def test_browser_page_updates_and_shows_names_as_text() -> None:
         assert await tab.evaluate(text_of("h2")) == markup
         assert await tab.evaluate("document.querySelectorAll('img').length") == 0
         assert await tab.evaluate(text_of("#state")) == "live"
-        texts = [await tab.evaluate(f"seconds({it})") for it in (59.2, 600.0000001, 600.1)]
-        assert texts == ["1 min 0 s", "10 min 0 s", "10 min 1 s"]
+        times = (59.2, 600.0000001, 600.1, 7260)
+        texts = [await tab.evaluate(f"seconds({it})") for it in times]
+        assert texts == ["1 min 0 s", "10 min 0 s", "10 min 1 s", "2 h 1 min"]
+        rates = (0, 10 / 3600, 0.96, 12.34, 250)
+        texts = [await tab.evaluate(f"rounded({it})") for it in rates]
+        assert texts == ["0.0", "0.0028", "0.96", "12.3", "250"]
         for _ in range(40):
             async with keyed.throttle("new.example.org"):
                 pass
