@@ -276,7 +276,7 @@ def check_share(on_store_error: OnStoreError, local_share: float | None) -> None
 def check_key(key: Key) -> None:
     """Check that the key is a text, or a tuple of texts."""
     parts = (key,) if isinstance(key, str) else key
-    if not (isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
+    if not (parts and isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
         raise TypeError(f"a key is a text, or a tuple of texts, not {key!r}")
 
 

@@ -88,6 +88,8 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     ({"rate_limit": BOTH, "burst": {"b": 2}}, V, "burst may have the resources"),
     ({"rate_limit": BOTH, "burst": {"tokens": 0}}, V, "the burst of 'tokens' must"),
     ({"rate_limit": BOTH, "burst": {"tokens": 20}}, V, "the resource 'tokens': burst"),
+    ({"rate_limit": 1, "store": MemoryStore(), "key": 7}, T, "a key is a text, .*not 7"),
+    ({"rate_limit": 1, "store": MemoryStore(), "key": ()}, T, "a key is a text, .*not .."),
 ]
 
 
