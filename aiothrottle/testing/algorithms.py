@@ -120,7 +120,7 @@ def make_algorithm(
         raise ValueError("burst belongs to algorithm='token-bucket'")
     if phase is not None and name != "fixed-window":
         raise ValueError("phase belongs to algorithm='fixed-window'")
-    # A window counts whole requests, and at least one, or it would never admit any.
+    # A window counts whole requests.
     limit, period = rate.in_whole_tokens.limit, rate.in_whole_tokens.period
     if name == "sliding-window-log":
         return SlidingWindowLog(int(limit), period)

@@ -161,7 +161,7 @@ class RateLimitedServer:
             any window of the period. `"fixed-window"`: consecutive windows, from the start of the
             server on, so up to twice the limit can pass around a boundary. `"token-bucket"`: up to
             `burst` requests at once, in the long run the rate. A window counts whole requests:
-            `"2.5/s"` is 2 in a second, but `"0.5/s"` is 1 in two.
+            `"2.5/s"` is 3 in 1.2 seconds, and `"0.5/s"` is 1 in two.
         burst: How many requests the token bucket holds; by default the limit of the rate, rounded
             up.
         phase: How far into its first fixed window the server starts; by default at its beginning.
