@@ -190,7 +190,7 @@ class RateLimitedServer:
 
         async with (
             RateLimitedServer("50/s", concurrency_limit=8) as server,
-            ThrottledSession(RateLimiter(50, concurrency_limit=8, guard=0.02)) as session,
+            ThrottledSession(RateLimiter(50, concurrency_limit=8, guard=0.1)) as session,
         ):
             async with asyncio.TaskGroup() as group:
                 for _ in range(100):
