@@ -253,7 +253,7 @@ async def _tick(run: Run, display: Display) -> None:
 
 def _introduction(terms: Terms) -> Iterator[str]:
     yield f"A server on this machine has {terms.pages} pages that link to each other."
-    yield f"It admits {terms}, and rejects the rest with 429."
+    yield f"It admits {terms}, and throttles the rest (429)."
     yield f"A page takes {number(terms.page_time)} s."
     yield f"So crawling them all takes at least {terms.least_time(terms.pages):.2f} s."
     yield 'Each crawler follows the links from "/".'
