@@ -1,6 +1,7 @@
 """Imports the public names of a package when they are first used: few programs need them all.
 
-A package lists them twice: for type checkers as imports, and for Python by `lazily`.
+A package lists them twice: for type checkers as imports under their own names, which exports them,
+and for Python by `lazily`.
 """
 
 import sys
@@ -11,7 +12,7 @@ from importlib import import_module
 def lazily(
     package: str, modules: dict[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package.
+    """Return the `__getattr__` and the `__dir__` of a package, and set its `__all__`.
 
     Args:
         package: Its name.
@@ -19,6 +20,7 @@ def lazily(
     """
     places = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
+    namespace["__all__"] = sorted(places)
 
     def get(name: str) -> object:
         if name in places:
@@ -28,4 +30,4 @@ def lazily(
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted(namespace["__all__"])
+    return get, lambda: sorted(places)

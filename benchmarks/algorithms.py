@@ -53,7 +53,7 @@ CLIENTS: dict[str, Callable[[float], Algorithm[Any]]] = {
     "`WaitUntil`": lambda period: WaitUntil(period / LIMIT, raise_after=60, limit=60),
 }
 # The package itself exports the algorithms that users choose from; its module, all of them.
-CHOICES = {*aiothrottle.__all__} & {*algorithms.__all__}
+CHOICES = {*dir(aiothrottle)} & {*algorithms.__all__}
 
 SERVERS = {
     "a rolling window": Server(LIMIT, "sliding-window-log"),

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from aiothrottle._lazy import lazily
 
 if TYPE_CHECKING:
-    from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
-    from aiothrottle.adaptive.guard import SelfTuningGuard
-    from aiothrottle.adaptive.rate import AdaptiveRate
-    from aiothrottle.adaptive.throttling import AdaptiveThrottling
+    from aiothrottle.adaptive.concurrency import AdaptiveConcurrency as AdaptiveConcurrency
+    from aiothrottle.adaptive.guard import SelfTuningGuard as SelfTuningGuard
+    from aiothrottle.adaptive.rate import AdaptiveRate as AdaptiveRate
+    from aiothrottle.adaptive.throttling import AdaptiveThrottling as AdaptiveThrottling
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -19,5 +19,3 @@ else:
             "throttling": "AdaptiveThrottling",
         },
     )
-
-__all__ = ["AdaptiveConcurrency", "AdaptiveRate", "AdaptiveThrottling", "SelfTuningGuard"]

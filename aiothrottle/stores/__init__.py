@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 from aiothrottle._lazy import lazily
 
 if TYPE_CHECKING:
-    from aiothrottle.stores.memory import MemoryStore
-    from aiothrottle.stores.slots import Claim, Granted, SlotStore
-    from aiothrottle.stores.sqlite import SQLiteStore
-    from aiothrottle.stores.store import Answer, Key, Store
-    from aiothrottle.stores.swap import Loaded, SwapStore
+    from aiothrottle.stores.memory import MemoryStore as MemoryStore
+    from aiothrottle.stores.slots import Claim as Claim
+    from aiothrottle.stores.slots import Granted as Granted
+    from aiothrottle.stores.slots import SlotStore as SlotStore
+    from aiothrottle.stores.sqlite import SQLiteStore as SQLiteStore
+    from aiothrottle.stores.store import Answer as Answer
+    from aiothrottle.stores.store import Key as Key
+    from aiothrottle.stores.store import Store as Store
+    from aiothrottle.stores.swap import Loaded as Loaded
+    from aiothrottle.stores.swap import SwapStore as SwapStore
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -28,16 +33,3 @@ else:
             "swap": "Loaded SwapStore",
         },
     )
-
-__all__ = [
-    "Answer",
-    "Claim",
-    "Granted",
-    "Key",
-    "Loaded",
-    "MemoryStore",
-    "SQLiteStore",
-    "SlotStore",
-    "Store",
-    "SwapStore",
-]
