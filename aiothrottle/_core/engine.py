@@ -1118,24 +1118,25 @@ class Engine:
         if self.semaphore.taken < self.semaphore.slots:
             self._starved = False  # a garbage collection released a slot before the watch
             return False
-        if self._stall is None:
-            self._stall = Stall()
-        self._stall.watch(self.loop, self._lacks_slot_in, self._log_stall)
+        stall = self._stall = self._stall or Stall()
+        if stall.timer is None:
+            seconds = stall.begin(self.loop.time())
+            stall.timer = self.loop.call_later(seconds, self._check_stall, self.loop, stall)
         return True
 
-    def _lacks_slot_in(self) -> float | None:
-        """Return the seconds until the head lacks only a slot; None: it does not lack a slot.
-
-        Also None if no permit of this engine holds a slot that could be released.
-        """
+    def _check_stall(self, loop: asyncio.AbstractEventLoop, stall: Stall) -> None:
+        """Look for slots that are garbage, while the head lacks only a slot of this engine."""
+        stall.timer = None
         if not (self._starved and self.queue.count and self.in_flight):
-            return None
+            return  # the timer is set when the head lacks a slot again
         wait = self._estimate_here(self.bucket.now(), self.queue.head, 0.0)
-        # Infinity: the store is called only with a free slot.
-        return 0.0 if wait == math.inf else wait
-
-    def _log_stall(self, seconds: float) -> None:
-        self.observers.log_stall(seconds, self.waiting)
+        if wait == math.inf:
+            wait = 0.0  # the store is called only with a free slot
+        if seconds := stall.overdue(loop.time(), wait):
+            self.observers.log_stall(seconds, self.waiting)
+        again = stall.look(loop, wait)
+        if again is not None:
+            stall.timer = loop.call_later(again, self._check_stall, loop, stall)
 
     def startable(self, most: int) -> int:
         """Return how many waiters would start if they had slots, at most `most`."""

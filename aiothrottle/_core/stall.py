@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 # Seconds without a released slot before a collection. If still no slot is released, other objects
 # may have become garbage: then the next collection follows after a wait longer by this factor.
@@ -61,63 +60,55 @@ _collector = Collector()
 
 
 class Stall:
-    """The timer of a queue whose head has no slot."""
+    """How long a queue has had no slot, and when it is looked at next. It sets no timer."""
 
-    __slots__ = ("_seconds", "_since", "_timer", "_warned", "flows")
+    __slots__ = ("_seconds", "_since", "_warned", "flows", "timer")
 
     def __init__(self) -> None:
         #: Whether a slot was released since the last look: the queue moves.
         self.flows: bool = False
+        #: The timer of the next look, which its owner sets.
+        self.timer: asyncio.TimerHandle | None = None
         # Since when no slot was released.
         self._since = 0.0
         self._warned = False
         self._seconds = _SECONDS
-        self._timer: asyncio.TimerHandle | None = None
 
-    def watch(
-        self,
-        loop: "asyncio.AbstractEventLoop",
-        lacks_slot_in: "Callable[[], float | None]",
-        warn: "Callable[[float], None]",
-    ) -> None:
-        """Watch the queue for as long as its head has no slot.
+    def begin(self, now: float) -> float:
+        """Begin to watch the queue, and return the seconds until the first look."""
+        self._since = now
+        return self._seconds
+
+    def look(self, loop: "asyncio.AbstractEventLoop", wait: float) -> float | None:
+        """Collect garbage if no slot was released for long.
 
         Args:
-            loop: The loop to set timers on.
-            lacks_slot_in: Returns the seconds until the head lacks only a slot: 0.0 is now; None:
-                it does not lack a slot.
-            warn: Called once, with the seconds, if no slot is released for long.
+            loop: The loop.
+            wait: Seconds until the head lacks only a slot: 0.0 is now.
+
+        Returns:
+            Seconds until the next look; None: there is none.
         """
-        if self._timer is None:
-            self._since = loop.time()
-            self._timer = loop.call_later(self._seconds, self._check, loop, lacks_slot_in, warn)
-
-    def end(self) -> None:
-        """Stop the timer: the queue is empty."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.flows, self._seconds = False, _SECONDS
-
-    def _check(
-        self,
-        loop: "asyncio.AbstractEventLoop",
-        lacks_slot_in: "Callable[[], float | None]",
-        warn: "Callable[[float], None]",
-    ) -> None:
-        self._timer = None
-        wait = lacks_slot_in()
-        if wait is None:
-            return  # `watch` is called when the head lacks a slot again
         if self.flows:
             self.flows, self._seconds, self._since = False, _SECONDS, loop.time()
         elif not wait:
-            seconds = loop.time() - self._since
-            if seconds >= _LONG and not self._warned:
-                self._warned = True
-                warn(seconds)
             if not gc.isenabled():
-                return  # the program collects its garbage itself
+                return None  # the program collects its garbage itself
             wait = max(_collector.collect(loop), self._seconds)
             self._seconds *= _GROWTH
-        self._timer = loop.call_later(max(wait, _SECONDS), self._check, loop, lacks_slot_in, warn)
+        return max(wait, _SECONDS)
+
+    def overdue(self, now: float, wait: float) -> float:
+        """Return the seconds without a slot, once, if that is worth a warning; else 0.0."""
+        seconds = now - self._since
+        if self.flows or wait or self._warned or seconds < _LONG:
+            return 0.0
+        self._warned = True
+        return seconds
+
+    def end(self) -> None:
+        """Stop the timer: the queue is empty."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.flows, self._seconds = False, _SECONDS
