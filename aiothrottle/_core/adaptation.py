@@ -426,10 +426,9 @@ class Adaptation:
         Raises:
             TypeError, ValueError: A limit is wrong; nothing is changed.
         """
-        plan = None if rate_limit is UNCHANGED else self._plan_of(rate_limit, shared, leased)
+        plan = None if rate_limit is UNCHANGED else self._plan_of(rate_limit, shared)
         if concurrency_limit is not UNCHANGED:
-            shares = isinstance(concurrency_limit, SharedConcurrency)
-            if shares != (leased is not None):
+            if isinstance(concurrency_limit, SharedConcurrency) != self.limits.shares_slots:
                 raise ValueError(
                     "update() cannot change between a SharedConcurrency and a limit of this "
                     "process: make a new limiter"
@@ -450,14 +449,9 @@ class Adaptation:
             self.limits.server_rates, self.limits.rate_unknown = (), False
         self.limits.are_updated = True
         self.observers.name = self.limits.name
-        return self._set_slots(shares=leased is not None) or plan is not None
+        return self._set_slots() or plan is not None
 
-    def _plan_of(
-        self,
-        rate_limit: RateLimit | None,
-        shared: "SharedBucket | None",
-        leased: "SharedSemaphore | None",
-    ) -> Plan:
+    def _plan_of(self, rate_limit: RateLimit | None, shared: "SharedBucket | None") -> Plan:
         """Check a new rate limit, and return its plan."""
         limits, shares = self.limits, shared is not None
         if rate_limit is not None:
@@ -470,7 +464,7 @@ class Adaptation:
             plan = limits.plan_for(rate_limit, shared=shares, before=self.feedback)
         if shared is not None:
             shared.check(plan.algorithm)
-        if leased is not None and not shares:
+        if limits.shares_slots and not shares:
             raise ValueError(
                 "this limiter shares only its slots: to share a rate too, make a new limiter"
             )
@@ -567,18 +561,18 @@ class Adaptation:
             self.observers.emit(events.QuotaMissing(self.observers.key, _PATIENCE))
         return known
 
-    def _set_slots(self, *, shares: bool = False) -> bool:
+    def _set_slots(self) -> bool:
         """Apply the concurrency limit, unless it is shared or the server's rate is awaited.
 
         Returns:
             Whether the number of slots changes.
         """
-        feedback = self.feedback
+        limits, feedback = self.limits, self.feedback
         slots = feedback and feedback.slots
-        if feedback and not (feedback.is_needed or self.limits.rate_unknown):
+        if feedback and not (feedback.is_needed or limits.rate_unknown):
             self.feedback = None
-        number = int(slots.state.limit) if slots else self.limits.slots
-        if shares or self.limits.rate_unknown or self.semaphore.limit == number:
+        number = int(slots.state.limit) if slots else limits.slots
+        if limits.shares_slots or limits.rate_unknown or self.semaphore.limit == number:
             return False
         self.semaphore.resize(number)
         return True
