@@ -1086,7 +1086,7 @@ class Engine:
         for waiter in self.queue:
             future = waiter.future
             if future is None or future.done():
-                continue  # it has left, or is cancelled and about to leave
+                continue  # it is cancelled, and about to leave
             tokens = waiter.cost
             if granted >= sure or tokens != 1.0:
                 sure = 0  # it holds for costs of 1 only

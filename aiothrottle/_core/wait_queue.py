@@ -2,20 +2,20 @@
 
 Strategy. First come, first served, except that priority counts as time already waited. All waiters
 age alike, so the order of two waiters never changes: it is that of ``arrival - AGEING * priority``.
-So one deque for each priority, a level, is in order by itself; and no waiter starves, as requests
+So one table for each priority, a level, is in order by itself; and no waiter starves, as requests
 that arrive more than `AGEING` seconds later per step of priority are behind it. Waiters without a
-priority share one level that needs no lookup.
+priority share one level that needs no lookup. An `OrderedDict` finds its head, and removes a waiter
+from the middle, in constant time.
 
 With limiters below, each of which sends up its head, the limiter's own waiters are one more queue:
 they take turns with the heads, so that a long queue of its own starves none of them.
 
-Invariant: `count` waiters have a future; a waiter without one has left. It may stay in its level as
-a gap, but never at the head.
+Invariant: the waiters of the queue are those that have a future.
 """
 
 import heapq
 import math
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -83,43 +83,20 @@ class Charge(Waiter):
     __slots__ = ()
 
 
-class _Level(deque[Waiter]):
-    """Waiters of one priority, in the order of their arrival.
+class _Level(OrderedDict[Waiter, None]):
+    """Waiters of one priority, in the order of their arrival."""
 
-    A waiter that leaves from the middle stays as a gap until it is the head, or until half of the
-    level is gaps: so the time to leave does not depend on the length.
-    """
-
-    __slots__ = ("gaps", "surcharge")
+    __slots__ = ("surcharge",)
 
     def __init__(self) -> None:
         super().__init__()
         #: The sum of the costs, less 1 for each waiter.
         self.surcharge: float = 0.0
-        self.gaps: int = 0
 
     @property
     def cost(self) -> float:
         """The sum of the costs."""
-        return len(self) - self.gaps + self.surcharge
-
-    def drop(self, waiter: Waiter) -> None:
-        """Remove a waiter that has left. The level may be empty afterwards."""
-        if self[0] is not waiter:
-            self.gaps += 1
-            if 2 * self.gaps > len(self):
-                self._close_gaps()
-            return
-        self.popleft()
-        while self.gaps and self[0].future is None:
-            self.popleft()
-            self.gaps -= 1
-
-    def _close_gaps(self) -> None:
-        kept = [waiter for waiter in self if waiter.future is not None]
-        self.clear()
-        self.extend(kept)
-        self.gaps = 0
+        return len(self) + self.surcharge
 
 
 class WaitQueue:
@@ -154,7 +131,7 @@ class WaitQueue:
         self.count += 1
         if waiter.cost != 1.0:
             level.surcharge += waiter.cost - 1.0
-        level.append(waiter)
+        level[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
         """Remove the waiter, wherever it is in the queue."""
@@ -163,10 +140,7 @@ class WaitQueue:
         self.count -= 1
         if waiter.cost != 1.0:
             level.surcharge -= waiter.cost - 1.0
-        if level[0] is waiter and not level.gaps:  # as in `drop`, without the call
-            level.popleft()
-        else:
-            level.drop(waiter)
+        del level[waiter]
         if not level:
             level.surcharge = 0.0  # removes rounding errors
             if waiter.priority:
@@ -187,12 +161,11 @@ class WaitQueue:
             for other in level:
                 if _place(other) > place:
                     break
-                if other.future is not None:
-                    cost += other.cost
+                cost += other.cost
         return cost
 
     def __iter__(self) -> "Iterator[Waiter]":
-        """Iterate in order, including gaps, which have no future."""
+        """Iterate in order."""
         if not self.others:
             return iter(self.usual)
         levels = {0.0: self.usual, **self.others} if self.usual else self.others
@@ -275,7 +248,7 @@ class TurnQueue:
         return cost
 
     def __iter__(self) -> "Iterator[Waiter]":
-        """Iterate in order, including gaps, which have no future."""
+        """Iterate in order."""
         if not (self._own.count and self._heads.count):
             return iter(self._heads if self._heads.count else self._own)
         return heapq.merge(self._own, self._heads, key=self._order)

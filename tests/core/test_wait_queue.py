@@ -53,7 +53,7 @@ def test_queue_serves_like_a_sorted_list(
         assert set(queue.others) == {waiter.priority for waiter in listed} - {0}
         if listed:
             assert queue.head is listed[0]
-            assert [each for each in queue if each.future is not None] == listed
+            assert list(queue) == listed
     queue.clear()
     assert (queue.count, queue.others, list(queue)) == (0, {}, [])
     assert all(waiter.future is None for waiter in listed)
@@ -66,21 +66,3 @@ def test_empty_queue_has_no_cost_left(loop: AbstractEventLoop) -> None:
     for waiter in waiters:
         queue.remove(waiter)
     assert queue.cost == 0.0, "not even a rounding"
-
-
-def test_gaps_close_when_half_the_queue_left(loop: AbstractEventLoop) -> None:
-    queue, waiters = WaitQueue(), [come(float(at)) for at in range(6)]
-    for waiter in waiters:
-        queue.add(waiter, Future(loop=loop))
-    for which, left in ((2, 6), (3, 6), (4, 6), (1, 2)):
-        queue.remove(waiters[which])
-        assert len(list(queue)) == left
-    assert list(queue) == [waiters[0], waiters[5]]
-    # Gaps behind the head are removed with it.
-    newcomers = [come(float(at)) for at in range(10, 16)]
-    for waiter in newcomers:
-        queue.add(waiter, Future(loop=loop))
-    queue.remove(waiters[5])
-    queue.remove(newcomers[0])
-    queue.remove(waiters[0])
-    assert list(queue) == newcomers[1:]
