@@ -350,33 +350,26 @@ class Permit:
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
         self._check_acquired("no request can have ended")
-        self._report_pause(
-            seconds, _USUAL_RULE, from_server=seconds is not None, everywhere=everywhere
-        )
+        self._report_pause(seconds, _USUAL_RULE, everywhere=everywhere)
 
     def _report_pause(
-        self,
-        seconds: float | None,
-        rule: PauseRule,
-        *,
-        from_server: bool,
-        everywhere: bool = False,
+        self, seconds: float | None, rule: PauseRule, *, everywhere: bool = False
     ) -> bool:
         """Report a throttled request, with the pause of a retry policy.
 
         Args:
-            seconds: Duration of the pause. None: it doubles with each pause in a row.
+            seconds: Seconds that the server asked to wait. None, or 0.0: the pause doubles with
+                each one in a row.
             rule: How long pauses are.
-            from_server: Whether the server sent the duration.
             everywhere: Whether the limiters above pause too.
 
         Returns:
             Whether the limiter is now paused for `seconds`.
         """
         held = self._held is True
-        reason: Reason = "retry-after" if from_server else "throttled"
+        reason: Reason = "retry-after" if seconds else "throttled"
         return self._is_first_report() and self._engine.report_throttled(
-            self._sent_at, seconds, rule, reason, held=held, everywhere=everywhere
+            self._sent_at, seconds or None, rule, reason, held=held, everywhere=everywhere
         )
 
     def _is_everywhere(self, scope: Scope) -> bool:
@@ -436,10 +429,7 @@ class Permit:
         self._check_acquired("no response can have arrived")
         apply_limits(self, limits, "at once", LONGEST_PAUSE)
         if limits.throttled:
-            wait = limits.wait or None
-            self._report_pause(
-                wait, _USUAL_RULE, from_server=wait is not None, everywhere=everywhere
-            )
+            self._report_pause(limits.wait, _USUAL_RULE, everywhere=everywhere)
         elif status >= LEAST_FAILURE:
             self._report_failure(status)
         else:

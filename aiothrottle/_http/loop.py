@@ -691,10 +691,7 @@ class RetryLoop(Generic[_Request, _Response]):
             return False
         if outcome.throttled:
             return permit._report_pause(
-                outcome.retry_after or None,
-                self._pause_rule,
-                from_server=bool(outcome.retry_after),
-                everywhere=outcome.everywhere,
+                outcome.retry_after, self._pause_rule, everywhere=outcome.everywhere
             )
         if status is not None:
             # An error of `raise_for_status` is an answer, a body that got lost is none.

@@ -347,9 +347,7 @@ class _World:
         delay = self.retry.next_delay(
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
-        paused = permit._report_pause(
-            retry_after or None, self._rule, from_server=bool(retry_after)
-        )
+        paused = permit._report_pause(retry_after, self._rule)
         return delay, paused
 
     def _retry_after(self, wait: float) -> float | None:
