@@ -866,11 +866,11 @@ class Engine:
         return wait if self.above is None else max(wait, self.above._slots_closed_for())
 
     async def _named(self, call: Awaitable[_Answer]) -> _Answer:
-        """Wait for an answer of the store; its error names the key of the limiter."""
+        """Wait for an answer of the store; its error names the limiter."""
         try:
             return await call
         except StoreUnavailable as error:
-            error.key = self.key
+            error.key, error.name = self.key, self.observers.name
             raise
 
     def _verdict(self, wait: float, *, allowed: bool = False) -> Verdict:

@@ -115,7 +115,7 @@ async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
 @pytest.mark.parametrize(
     "limits", [{"rate_limit": 20}, {"concurrency_limit": SharedConcurrency(3)}]
 )
-async def test_error_and_event_name_their_key(limits: dict[str, Any]) -> None:
+async def test_error_and_event_name_their_limiter(limits: dict[str, Any]) -> None:
     server = Server()
     server.mode = "refuses"
     limiters, events = KeyedRateLimiter(store=Client(server), key="k", **limits), list[Event]()
@@ -125,7 +125,8 @@ async def test_error_and_event_name_their_key(limits: dict[str, Any]) -> None:
     for place, method in enumerate(methods):
         with pytest.raises(StoreUnavailable) as caught:
             await method(f"host {place}")
-        assert caught.value.key == f"host {place}"
+        name = limiters[f"host {place}"].name
+        assert (caught.value.key, caught.value.name) == (f"host {place}", name)
         assert [it.key for it in events if isinstance(it, StoreDown)][place:] == [f"host {place}"]
     with pytest.raises(StoreUnavailable) as caught:
         await RateLimiter(store=Client(server), key="k", **limits).acquire()
