@@ -141,9 +141,9 @@ class KeyedRateLimiter:
         self._alive = weakref.WeakValueDictionary[Hashable, Engine]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
-        # In this round: how many keys are still to be checked, how many were kept, and after how
-        # many seconds the first of the kept keys may be forgotten.
-        self._unseen = self._kept = 0
+        # In this round: how many keys are still to be checked, and after how many seconds the first
+        # of the others may be forgotten.
+        self._unseen = 0
         self._most = 0  # the most keys since the tables were made
         self._soonest = math.inf
         self._past = Past()
@@ -315,6 +315,7 @@ class KeyedRateLimiter:
     def _adopt(self, key: Hashable, limiter: RateLimiter) -> None:
         """Use a limiter for one more key."""
         self._limiters[key], self._alive[key] = limiter, limiter._engine
+        self._soonest = _SOONEST  # this round does not check it
 
     def throttled(
         self, key: Hashable, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
@@ -415,13 +416,14 @@ class KeyedRateLimiter:
         self._thread = check_thread(self._loop, self._thread)
         engine = self._alive.get(key)
         if engine is None:
-            engine = self._alive[key] = self._new_engine(key)
+            engine = self._new_engine(key)
             engine.closed = self._closed
             engine.observers.key = key
             engine.observers.listeners = self._listeners
             if self._reported:
                 engine.expect_outcomes()
-        limiter = self._limiters[key] = RateLimiter._around(engine)
+        limiter = RateLimiter._around(engine)
+        self._adopt(key, limiter)
         self._keep_tidy()
         return limiter
 
@@ -451,7 +453,7 @@ class KeyedRateLimiter:
         Returns the seconds until the next call; infinity if time alone makes none forgettable.
         """
         if not self._unseen:
-            self._unseen, self._kept, self._soonest = len(self._limiters), 0, math.inf
+            self._unseen, self._soonest = len(self._limiters), math.inf
             self._most = max(self._most, self._unseen)
         dropped: list[tuple[Hashable, LocalBucket, Observers]] = []
         for _ in range(min(_CHUNK, self._unseen)):
@@ -463,7 +465,6 @@ class KeyedRateLimiter:
             else:
                 self._limiters[key] = limiter  # at the end: the others are checked first
                 self._soonest = min(self._soonest, max(_SOONEST, engine.forgettable_in))
-                self._kept += 1
             del limiter, engine  # the last reference, unless there is one elsewhere
         for key, bucket, observers in dropped:
             alive = self._alive.get(key)
@@ -471,7 +472,6 @@ class KeyedRateLimiter:
                 self._absorb(bucket, observers)
             elif alive.key == key:  # a permit may still report, a reference still spend
                 self._limiters[key] = RateLimiter._around(alive)
-                self._kept += 1
         if self._unseen:
             return 0.0
         if 4 * len(self._limiters) < self._most:
@@ -479,9 +479,7 @@ class KeyedRateLimiter:
             self._limiters = OrderedDict(self._limiters)
             self._alive = weakref.WeakValueDictionary(self._alive)
             self._most = len(self._limiters)
-        # Keys that were added during the round were not checked in it.
-        new = len(self._limiters) > self._kept
-        return _SOONEST if new else self._soonest
+        return self._soonest
 
     def _absorb(self, bucket: LocalBucket, observers: Observers) -> None:
         """Keep the counts of an engine that is gone; merged keys have one engine."""
