@@ -337,7 +337,7 @@ class Adaptation:
                 if (slows := guard.slows) != guard.logged:
                     guard.logged = slows
                     if slows:
-                        self.observers.log_slower(guard.burst.size, guard.held)
+                        self.observers.log_slower(guard.burst.size, guard.measured.seconds)
                     else:
                         self.observers.log_full_speed()
             else:

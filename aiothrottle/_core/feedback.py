@@ -7,7 +7,7 @@ Invariant: a success costs one comparison for each controller that has nothing t
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
@@ -103,15 +103,12 @@ class GuardControl:
     #: Whether requests of the limiters below count. They may be for several servers, whose round
     #: trips differ by more than the jitter of a network.
     of_children: bool
-    #: The guard of the algorithm in use.
-    held: float = field(init=False)
     #: Whether the last line of the log about it says that it slows the limiter down.
     logged: bool = False
 
     def __post_init__(self) -> None:
         """Begin with the measured guard."""
         self._space()
-        self.held = self.measured.seconds
 
     @property
     def slows(self) -> bool:
@@ -121,12 +118,12 @@ class GuardControl:
     @property
     def algorithm(self) -> "Algorithm[Any]":
         """The algorithm with the present guard."""
-        return self.recipe.algorithm(self.held)
+        return self.recipe.algorithm(self.measured.seconds)
 
     @property
     def interval(self) -> float:
         """Seconds of a token while the burst is used up, with the present guard."""
-        return min(self.recipe.interval(self.held), self.burst.longest)
+        return min(self.recipe.interval(self.measured.seconds), self.burst.longest)
 
     def fresh(self) -> "GuardControl":
         """Return another one with the same arguments, which has learned nothing."""
@@ -138,32 +135,26 @@ class GuardControl:
         if self.burst.is_bounded:
             self._space()
             self.measured.begin_long()
-            self.held = self.measured.seconds
 
     def succeeded(self, now: float, sent_at: float, *, in_use: bool) -> tuple[Change, ...]:
         """Record a request that was not throttled; `in_use`: while the whole burst was in use."""
         before = self.burst.size
-        if not self.burst.succeeded(now, sent_at, in_use=in_use):
-            return ()
-        return self._changes(before)
+        changed = self.burst.succeeded(now, sent_at, in_use=in_use)
+        return self._changes(before) if changed else ()
 
     def throttled(
         self, now: float, sent_at: float, used: float, pause: float, sent: int
     ) -> tuple[Change, ...]:
         """Record a throttled request, while so many tokens count under the limit."""
         before = self.burst.size
-        return (
-            self._changes(before) if self.burst.throttled(now, sent_at, used, pause, sent) else ()
-        )
-
-    def follow(self) -> tuple[Change, ...]:
-        """Adopt the measured guard."""
-        before, self.held = self.held, self.measured.seconds
-        return _change("guard", self.held, before)
+        changed = self.burst.throttled(now, sent_at, used, pause, sent)
+        return self._changes(before) if changed else ()
 
     def _changes(self, before: float) -> tuple[Change, ...]:
+        guard = self.measured.seconds
         self._space()
-        return self.follow() + _change("burst", self.burst.size, before)
+        change = _change("guard", self.measured.seconds, guard)
+        return change + _change("burst", self.burst.size, before)
 
     def _space(self) -> None:
         burst = self.burst
@@ -287,9 +278,10 @@ class Feedback:
             changes += _change("slots", int(self.slots.state.limit), before)
         guard = self.guard
         if guard is not None and (own or guard.of_children):
-            if guard.measured.observe(now - sent_at):
-                changes += guard.follow()
-            burst = guard.burst
+            measured, burst = guard.measured, guard.burst
+            before = measured.seconds
+            if measured.observe(now - sent_at):
+                changes += _change("guard", measured.seconds, before)
             # With credit the burst is not in use.
             if now >= burst.due_at or (not bucket.credit and burst.may_grow):
                 in_use = bucket.is_burst_used_up()

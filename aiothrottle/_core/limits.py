@@ -236,7 +236,8 @@ class Limits:
         control = recipe.control(known, unguarded.capacity.real, of_children=self.guard == AUTO)
         if self.begin_small and not known:
             control.begin_small()
-        return Plan(control.algorithm if control.held else unguarded, recipe.rates, guard=control)
+        algorithm = control.algorithm if control.measured.seconds else unguarded
+        return Plan(algorithm, recipe.rates, guard=control)
 
     def check_resources(self, rate_limit: object) -> None:
         """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
