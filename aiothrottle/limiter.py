@@ -213,11 +213,9 @@ class RateLimiter:
             raise ValueError(
                 "max_reservation and prefetch say how a store is called: give a store, and a rate"
             )
-        own = reserved(plan.algorithm) if shares_rate else plan.algorithm
+        own = reserved(plan) if shares_rate else plan
         #: Where its requests arrive.
-        self._engine: Engine = Engine(
-            own, plan, clock, limits=limits, max_queue=max_queue, above=above
-        )
+        self._engine: Engine = Engine(own, clock, limits=limits, max_queue=max_queue, above=above)
         if store is not None and key is not None:
             options = StoreOptions(key=key, on_store_error=on_store_error, local_share=local_share)
             if leased is not None:

@@ -35,7 +35,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 from aiothrottle import events
 from aiothrottle._core.adaptation import Adaptation
@@ -63,7 +63,6 @@ from aiothrottle._core.wait_queue import (
     is_granted,
 )
 from aiothrottle._statuses import FORBIDDEN
-from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.amounts import Resource, as_costs, least, positive, resources_of
 from aiothrottle.errors import (
@@ -111,7 +110,6 @@ class Verdict(NamedTuple):
 class Engine:
     """The parts of one limiter, and the order of steps."""
 
-    algorithm: InitVar[Algorithm[Any]]
     plan: InitVar[Plan]
     given_clock: Callable[[], float]
     #: The limits that the user asked for.
@@ -168,9 +166,9 @@ class Engine:
     #: Whether the loop is in debug mode, or not known yet: then permits are watched.
     debug: bool = field(init=False, default=True)
 
-    def __post_init__(self, algorithm: Algorithm[Any], plan: Plan) -> None:
+    def __post_init__(self, plan: Plan) -> None:
         """Make the parts."""
-        self.bucket = LocalBucket(algorithm, self.given_clock)
+        self.bucket = LocalBucket(plan.algorithm, self.given_clock)
         self.semaphore = Semaphore(self.limits.slots)
         self.observers.name = self.limits.name
         self.adaptation = Adaptation(
@@ -190,10 +188,8 @@ class Engine:
 
         This one must be unused and have no store, whose records have a key each.
         """
-        plan = self.adaptation.plan
         engine = Engine(
-            plan.algorithm,
-            plan,
+            self.adaptation.plan,
             self.given_clock,
             limits=copy(self.limits),
             max_queue=self.max_queue,

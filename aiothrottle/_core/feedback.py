@@ -98,8 +98,6 @@ class GuardControl:
     measured: SelfTuningGuard
     burst: LearnedBurst
     recipe: "Recipe"
-    #: Tokens in a period, evenly spaced.
-    intervals: float
     #: Whether requests of the limiters below count. They may be for several servers, whose round
     #: trips differ by more than the jitter of a network.
     of_children: bool
@@ -157,8 +155,9 @@ class GuardControl:
         return change + _change("burst", self.burst.size, before)
 
     def _space(self) -> None:
-        burst = self.burst
-        intervals = self.intervals if burst.is_even else 1.0
+        burst, intervals = self.burst, 1.0
+        if burst.is_even:
+            intervals = max(1.0, self.recipe.period / self.recipe.interval(0.0))
         self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
 
 

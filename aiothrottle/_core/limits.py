@@ -326,8 +326,7 @@ class Recipe:
             learned = known.burst.with_limit(most, interval)
         else:
             measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
-        intervals = max(1.0, period / interval)
-        return GuardControl(measured, learned, self, intervals, of_children)
+        return GuardControl(measured, learned, self, of_children)
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:

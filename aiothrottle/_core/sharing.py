@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from aiothrottle._checks import number, shown
 from aiothrottle._core.engine import Engine
+from aiothrottle._core.limits import Plan
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.rate import RateLike, as_rate
@@ -32,11 +33,11 @@ def default_guard(store: Store | None) -> float | None:
     return 0.0 if isinstance(store, MemoryStore) else None  # where no answer is late
 
 
-def reserved(algorithm: Algorithm[Any]) -> Algorithm[Any]:
-    """Return the algorithm that knows only what is reserved in a store."""
+def reserved(plan: Plan) -> Plan:
+    """Return the plan with an algorithm that knows only what is reserved in a store."""
     from aiothrottle.stores.reserved import Reserved
 
-    return Reserved(algorithm)
+    return plan._replace(algorithm=Reserved(plan.algorithm))
 
 
 def share_rate(
