@@ -1019,7 +1019,7 @@ class Engine:
             return
         if not self.queue.count:
             self.wake()  # the task, to its end
-        elif seconds is not None and seconds < math.inf:  # else the answer of a store is served
+        elif seconds < math.inf:
             self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
 
     def fail_all(self, error: Exception) -> None:
@@ -1053,15 +1053,18 @@ class Engine:
             self.observers.reject("timeout")
             fail(waiter, self._timeout_error(wait, waiter.timeout, waiter))
 
-    def _grant(self) -> float | None:
-        """Grant to all waiters that may start now. Returns the seconds until the next, if known.
+    def _grant(self) -> float:
+        """Grant to all waiters that may start now.
+
+        Returns the seconds until the next may start; infinity: not known, or another event serves
+        the queue before, such as a released slot or the answer of a store.
 
         One decision holds for a batch of waiters with a cost of 1. While granted waiters have not
         resumed, nothing else is granted, so it holds unless a new epoch has begun.
         """
         self._starved = False  # the next release ends the watch
         if self.queue.resuming:
-            return None  # the last of them makes the consumer serve again
+            return math.inf  # the last of them makes the consumer serve again
         now = self.bucket.now()
         if self._charges:
             self._charge_at_head(now)
@@ -1089,7 +1092,7 @@ class Engine:
                 if isinstance(waiter, Charge):
                     break  # it is charged when the waiters ahead of it have started
                 if semaphore.taken >= semaphore.slots and self._starve():
-                    return semaphore.opens_in(now) if semaphore.closed else None
+                    return semaphore.opens_in(now) if semaphore.closed else math.inf
                 wait = self.decide(now, tokens, ahead=cost)
                 if wait > 0.0:
                     break
@@ -1100,11 +1103,9 @@ class Engine:
             granted += 1
             if granted == most:
                 break
-        if granted and wait == math.inf:
-            return None  # an algorithm without batches: it is asked again when these have started
         if wait > 0.0 and granted > 1:
             wait = max(wait, _SHORTEST_NAP)
-        return wait or None
+        return wait or math.inf
 
     def _starve(self) -> bool:
         """Watch each release of a slot from now on. Returns False if a slot is free by then."""
@@ -1420,8 +1421,7 @@ class Engine:
             RuntimeError: It belongs to another loop that is open.
         """
         loop = get_running_loop()
-        if self.loop is not None or self.above is not None:
-            self.check_loop(loop)
+        self.check_loop(loop)
         engine: Engine | None = self
         while engine is not None:
             if engine.loop is not loop:
