@@ -152,8 +152,6 @@ class Engine:
     _charges: int = field(init=False, default=0)
     # Whether the limits were changed, so that a permit may be older than they are.
     _is_changed: bool = field(init=False, default=False)
-    # Whether no request is rejected for the length of the queue or of its wait.
-    _patient: bool = field(init=False)
     # How to release the permits that were dropped without release. Made here: an allocation may
     # start a collection that drops further permits.
     _lost: list[Callable[[], None]] = field(init=False, default_factory=list[Callable[[], None]])
@@ -180,7 +178,6 @@ class Engine:
             self.resources = tuple(dict.fromkeys((*self.resources, *above.resources)))
             if isinstance(above.queue, WaitQueue):
                 above.queue = TurnQueue(above.queue)
-        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         self.watch()
 
     def fresh(self) -> "Engine":
@@ -440,7 +437,7 @@ class Engine:
         if self._is_changed and (error := self._too_high(waiter.cost)):
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
-        if not self._patient or waiter.timeout is not None:
+        if waiter.timeout is not None or self.max_queue is not None or bucket.max_wait < math.inf:
             self._check_wait(waiter, bucket.now())
         if self.semaphore.filled_by is not None and waiter.is_patient:
             holder = self.semaphore.filled_by()
@@ -1370,7 +1367,6 @@ class Engine:
         """Decide again about all waiters, of which some may cost too much by now."""
         self.reconsider()
         self._is_changed = True
-        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         for waiter in self.queue:
             if error := self._too_high(waiter.cost):
                 fail(waiter, error)
