@@ -166,10 +166,7 @@ class Limits:
                 "rate_limit='server' holds for one process: with a store, give a fixed rate"
             )
         # Any rate of the server must make a valid algorithm: reject wrong arguments now.
-        _check_choice(self.burst, self.algorithm, self.guard)
-        guard = 0.0 if self.guard is None or self.guard == AUTO else self.guard
-        burst = None if self.burst is None else 1.0
-        Recipe(Rate(1), burst, self.algorithm).algorithm(guard)
+        self.plan_for(Rate(1), of_server=True)
         self.rate_unknown = True
         return Plan(Unlimited())
 
