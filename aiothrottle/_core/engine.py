@@ -673,7 +673,7 @@ class Engine:
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""
         self.semaphore.filled_by = None
-        if self.pause.awaits_trial and self.pause.ends_with(waiter):
+        if self.pause.is_trial(waiter) and not self.pause.is_held:
             self.end_trial()  # its outcome was not reported
         if self._starved:
             self.wake()

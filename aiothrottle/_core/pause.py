@@ -80,10 +80,6 @@ class Pause:
         """Return whether the others wait for this request."""
         return self.awaits_trial and waiter is not None and waiter is self.trial
 
-    def ends_with(self, waiter: "Waiter | None") -> bool:
-        """Return whether the release of this request ends the trial."""
-        return self.is_trial(waiter) and not self.is_held
-
     def pass_on(self, waiter: "Waiter | None") -> bool:
         """Let another request go ahead in place of this one. Returns whether it was the trial."""
         if not self.is_trial(waiter):
