@@ -121,6 +121,7 @@ class FailoverStore:
                 if self.outage.choice == "raise":
                     ours = self.outage.error_for(error)
                     raise ours from ours.__cause__
+                self._maintain()  # no other call may follow
             else:
                 if answer is None:
                     return _TO_A_REFUND

@@ -174,13 +174,16 @@ async def test_open_keeps_the_slots_of_this_process() -> None:
     assert server.recorded == [2.0]
 
 
+@pytest.mark.parametrize("records", [[4], [3, 1]])
 @pytest.mark.parametrize("choice", FALLBACKS)
-async def test_record_during_an_outage_reaches_the_store_later(choice: OnStoreError) -> None:
+async def test_record_during_an_outage_reaches_the_store_later(
+    choice: OnStoreError, records: list[int]
+) -> None:
     server, limiter = process(choice, "10/min")
     await limiter.record(2)
     server.mode = "refuses"
-    await limiter.record(3)
-    await limiter.record(1)
+    for cost in records:
+        await limiter.record(cost)
     await back(server)  # without a request
     assert server.recorded == [2.0, 4.0]
     assert (await limiter.peek()).remaining == 4.0

@@ -116,6 +116,7 @@ async def test_answer_to_another_limiter_ends_the_outage(
             await first.aclose()
         await back(server, 5.0)
         await visit(other)
+        await rest()
         if closes:
             first = limiter_of(client, "a", choice)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
