@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aiothrottle.algorithms import Algorithm, WaitUntil
+from aiothrottle.algorithms import Algorithm, AllOf, PerResource, WaitUntil
 from aiothrottle.algorithms.protocol import inherit, max_wait, memory_of
-from aiothrottle.amounts import common, nothing, positive, total
+from aiothrottle.algorithms.windows import Window
+from aiothrottle.amounts import Amounts, common, nothing, positive, total
 from aiothrottle.stores.health import FIRST_PAUSE, Outage
 from aiothrottle.stores.record import Record
 from aiothrottle.stores.store import Answer, Step
@@ -243,13 +244,26 @@ class Fallback:
         if self._record is not None and isinstance(self._algorithm, WaitUntil):
             seconds = self._record.reset_after(self._algorithm, now)
             return seconds / self._algorithm.interval / self._divisor
-        return self._algorithm.capacity
+        return _most(self._algorithm)
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether a new fallback would answer the same."""
         record = self._record
         is_fresh = record is None or record.reset_after(self._algorithm, now) == 0.0
         return not self.total(now) and is_fresh
+
+
+def _most(algorithm: Algorithm[Any]) -> float:
+    """Return the most tokens that, recorded at once, are no debt after a period of the algorithm.
+
+    Of several windows that is the greatest limit: a shorter one forgets them after its own period.
+    """
+    if isinstance(algorithm, PerResource):
+        most = {name: _most(each) for name, each in algorithm.by_resource.items()}
+        return Amounts(dict.fromkeys(algorithm.resources, math.inf) | most)
+    if isinstance(algorithm, AllOf) and all(isinstance(it, Window) for it in algorithm.algorithms):
+        return max(it.capacity for it in algorithm.algorithms)
+    return algorithm.capacity
 
 
 # ---- the tokens that were spent lately -----------------------------------------------------------

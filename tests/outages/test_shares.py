@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from aiothrottle import FixedWindow, KeyedRateLimiter, LeakyBucket, RateLimiter
-from aiothrottle.algorithms import Algorithm, SlidingWindowCounter, SlidingWindowLog, TokenBucket
+from aiothrottle.algorithms import (
+    Algorithm,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    amounts,
+)
 from aiothrottle.stores.health import Health, ProcessCount, ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
@@ -73,6 +79,17 @@ async def test_given_share_is_that_of_each_key() -> None:
     )
     for key in ("a", "b"):
         assert [bool(await limiter.try_acquire(key)) for _ in range(30)].count(True) == 25
+
+
+@pytest.mark.parametrize(("rate", "cost"), [(["2/s", "20/h"], 2), ({"x": "2/s,20/h"}, {"x": 2})])
+async def test_each_of_several_rates_counts_an_outage(rate: Any, cost: Any) -> None:
+    server, limiter = process("local", rate, local_share=1.0, guard=0.0)
+    server.mode = "refuses"
+    for _ in range(8):
+        await visit(limiter, cost)
+    await back(server)
+    (recorded,) = server.recorded
+    assert recorded in (16.0, amounts({"requests": 8, "x": 16}))
 
 
 async def test_what_the_store_rejects_after_its_return_is_not_spent_here() -> None:
