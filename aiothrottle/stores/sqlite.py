@@ -184,6 +184,7 @@ def _run(path: Path, patience: float, batches: "SimpleQueue[_Batch]") -> None:
                     opened = _inode(path)
                 future.set_result(_execute(connection, statements))
             except Exception as error:  # noqa: BLE001 - the caller gets it
+                opened = 0  # so that the next call makes the table anew, if it is missing
                 future.set_exception(error)
         del statements, future  # while it waits it keeps nothing alive
     if connection is not None:

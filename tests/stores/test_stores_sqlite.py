@@ -156,6 +156,16 @@ async def test_removed_file_is_forgotten_by_all(
     assert await spent(store) == 3 + 5 * replace
 
 
+async def test_removed_table_is_made_again(store: SQLiteStore, path: Path) -> None:
+    await store.record("key", HOURLY)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE aiothrottle")
+    with pytest.raises(StoreUnavailable, match="no such table"):
+        await store.record("key", HOURLY)
+    await store.record("key", HOURLY)
+    assert await spent(store) == 1
+
+
 async def test_value_of_another_program_counts_as_spent(store: SQLiteStore, path: Path) -> None:
     for wrong in ("data = 'text'", "data = x'00'", "data = 7", "until = 'text'"):
         await store.record("key", HOURLY)
