@@ -97,6 +97,7 @@ INVALID: list[tuple[Record | str, str]] = [
     ({"url": "http://a/", "headers": {"A": 1}}, "the header 'A' must be a text"),
     ({"url": "http://a/", "headers": {"A": "b\r\nC: d"}}, "a value with a control character"),
     ({"url": "http://a/", "headers": {"A:b": "c"}}, "a name with other characters"),
+    ({"url": "http://a/", "headers": {"": "c"}}, "a name with other characters"),
     ({"url": "http://a/", "headers": {"content-length": "5"}}, "must not have content-length"),
     ({"url": "http://a/", "cost": -1}, "cost must be a finite number of tokens, 0 or more"),
     ('{"url": "http://a/", "cost": 1e999}', "cost must be a finite number of tokens"),

@@ -283,7 +283,7 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
         try:
             found, content = header(f"{name}: {_sendable('a header', value)}")
         except argparse.ArgumentTypeError:
-            found, content = "", ""
+            found, content = None, ""
         if found != name:
             raise ValueError(
                 "headers has a name with other characters than those of names, or a value with a "
@@ -291,5 +291,5 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
             )
         if name.lower() in _FRAMING:
             raise ValueError(f"headers must not have {name}, which follows from the body")
-        headers[found] = content
+        headers[name] = content
     return headers
