@@ -167,6 +167,7 @@ class Caller:
                 raised = fail(error)
                 if serve is not None:
                     serve(raised)
+                del raised  # its traceback has this frame
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
             except asyncio.CancelledError:  # no other: a dead task is closed whenever it is found
@@ -219,6 +220,8 @@ class Caller:
         except asyncio.CancelledError:
             task.add_done_callback(functools.partial(self._take_unused, unused))
             raise
+        finally:
+            del task  # the traceback of its error has this frame
 
     def _take_unused(
         self, unused: Callable[[_Answer], None], task: "asyncio.Task[_Answer]"

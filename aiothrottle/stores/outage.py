@@ -119,8 +119,7 @@ class FailoverStore:
                 self._begin_outage()
                 self.outage.call_failed(error)
                 if self.outage.choice == "raise":
-                    ours = self.outage.error_for(error)
-                    raise ours from ours.__cause__
+                    raise self.outage.error_for(error) from error.__cause__
                 self._maintain()  # no other call may follow
             else:
                 if answer is None:
@@ -184,7 +183,10 @@ class FailoverStore:
         if outage.choice == "raise":
             if outage.health.failures and (error := outage.too_early()):
                 outage.begin()
-                raise error from error.__cause__
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback has this frame
             return False
         is_first, self._is_used = not self._is_used, True
         # Other limiters have found that the store fails: once is enough before the first call.

@@ -169,7 +169,10 @@ class SharedSemaphore:
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
                 self._changed(None)
-                await answered
+                try:
+                    await answered
+                finally:
+                    del answered  # the traceback of its error has this frame
             trying.discard(mark)  # it takes the slot before it waits for anything else
             yield
         finally:
@@ -374,7 +377,10 @@ class SharedSemaphore:
 
 
 async def _raise(error: Exception) -> None:
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame
 
 
 def _settle(

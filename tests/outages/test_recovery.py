@@ -195,6 +195,27 @@ async def test_limiter_in_an_outage_can_be_collected() -> None:
     await asyncio.sleep(2.0)  # its timer does no harm
 
 
+@pytest.mark.parametrize("slots", [None, SharedConcurrency(3)])
+@pytest.mark.parametrize("method", ["acquire", "try_acquire", "peek", "record"])
+async def test_error_of_an_outage_keeps_no_limiter_alive(
+    method: str, slots: SharedConcurrency | None
+) -> None:
+    server, limiter = process("raise", concurrency_limit=slots)
+    server.mode = "refuses"
+    gc.disable()
+    try:
+        for _ in range(4):  # some without a call
+            with contextlib.suppress(StoreUnavailable):
+                await getattr(limiter, method)()
+            await asyncio.sleep(0.06)
+        engine = weakref.ref(limiter._engine)
+        del limiter
+        await asyncio.sleep(1.0)
+        assert engine() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 async def test_limiters_with_different_clocks_find_the_store_back(choice: OnStoreError) -> None:
     client, loop = Client(server := Server()), asyncio.get_running_loop()
