@@ -21,7 +21,8 @@ upper bound. A later one means that a bucket was emptied: the mean is nearer to 
 pause in it that is low, and the middle was admitted for long: a 429 beyond the middle cuts little.
 
 A server that was closed for long counts over a minute or so. Then its average is nearly the limit,
-and the search stays near it: to double the rate in each step would only use up the next window.
+and the search stays near it: to double the rate in each step would only use up the next window. In
+the middle of a search that may be an outage, so it has to happen twice in a row.
 
 Some servers ask for a pause of the same length each time, and then the average is too low. If for
 as long afterwards more is admitted than any window or bucket with that pause could admit, the rate
@@ -50,6 +51,8 @@ _WINDOW, _WINDOW_TOKENS = 1.0, 10.0
 #: Seconds for which only a server is closed that counts over a long time. Then the limit is hardly
 #: above the average: by this factor at the most.
 LONG_CLOSED, _ABOVE_AVERAGE = 12.0, 2.0
+# So many times in a row, that is no outage.
+_CLOSURES = 2
 # Seconds by which a Retry-After is too long on average, as it is a whole number of them.
 _ROUNDED = 0.5
 # The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
@@ -116,6 +119,8 @@ class RateState:
     cycle: float = math.inf
     #: Until when it certainly admits nothing.
     closed_until: float = -math.inf
+    #: How often in a row that was for long.
+    closures: int = 0
     #: Since when, by the time of sending, admitted tokens are counted.
     opened_at: float = math.inf
     admitted: float = 0.0
@@ -199,6 +204,7 @@ class AdaptiveRate:
         if sent_at > state.cut_at:
             if not state.is_open:
                 self._cut(state)
+                self._end_closure(state, sent_at)
                 state.is_open = True
                 state.opened_at, state.admitted = sent_at, 0.0
                 if state.rate < _SLOW:
@@ -210,6 +216,8 @@ class AdaptiveRate:
         state.admitted += cost
         if not state.is_open:
             self._cut(state)  # a 429 arrives sooner than the response to an earlier request
+            if sent_at > state.throttled_at + _WINDOW:
+                state.closures = -1  # it was open in between, and answers late
 
     def throttled(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:
         """Record a 429.
@@ -296,6 +304,27 @@ class AdaptiveRate:
         part = (admitted / state.upper) ** weight
         most = _PROBE_CUT if state.was_probe else _GREATEST_CUT
         self._begin_at(state, max(part, 1.0 - most) * state.upper)
+
+    def _end_closure(self, state: RateState, reopened_at: float) -> None:
+        """Begin at the average if the server was closed for long twice in a row: it counts so.
+
+        Its 429s have to show that: a pause may be longer than needed.
+
+        Args:
+            state: The state, of a server that has admitted a request again.
+            reopened_at: When that was sent.
+        """
+        closed_for = state.cut_at - state.throttled_at
+        if closed_for < LONG_CLOSED:
+            state.closures = 0
+            return
+        state.closures += 1
+        if state.closures < _CLOSURES or not state.admitted:
+            return  # that was an outage, perhaps
+        state.upper = min(state.upper, state.admitted / (state.cut_at - state.opened_at))
+        state.scale = max(state.scale, closed_for)
+        opened_at = 0.5 * (state.cut_at + reopened_at)  # at some time in between
+        self._begin_at(state, state.admitted / (opened_at - state.opened_at))
 
     def _begin_at(self, state: RateState, rate: float) -> None:
         """Begin to approach the upper bound at that rate, or a little below the bound."""

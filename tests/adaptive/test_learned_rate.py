@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, RateLimiter, events
+from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter, events
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.httpx import ThrottledTransport
@@ -128,6 +128,17 @@ def test_limit_of_a_minute_is_found_in_three(server: Admits, rate: float, retry_
     record = run(server, 600.0, limiter=without_rate(), retry_after=retry_after)
     assert record.part_throttled(180.0, 600.0) <= 0.025
     assert record.used(180.0, 600.0, rate) >= 0.8
+
+
+@pytest.mark.parametrize("rate_limit", [AdaptiveRate("10/s", "0.1/s", "200/s"), None])
+def test_window_of_a_minute_is_found_after_a_short_one(rate_limit: AdaptiveRate | None) -> None:
+    """The server does not say for how long it is closed: twice in a row for most of a minute."""
+    second, minute = rolling_window(10), rolling_window(100, 60.0)
+    limiter = RateLimiter(rate_limit, concurrency_limit=8)
+    record = run(lambda at: second(at) and minute(at), 600.0, limiter=limiter)
+    assert record.part_throttled(0.0, 300.0) <= 0.08
+    assert record.part_throttled(300.0, 600.0) <= 0.02
+    assert record.used(300.0, 600.0, 100 / 60) >= 0.9
 
 
 @pytest.mark.parametrize(("retry_after", "used"), [(1, 0.4), (None, 0.7)])
