@@ -60,8 +60,9 @@ _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # While the server is closed each 429 cuts the rate by half, but not so far that the next request is
-# later than by this part of the time for which it has been closed: an outage may be over by then.
-_TRIES = 8.0
+# later than by this part of the time for which it has been closed, or by so many seconds: an outage
+# may be over by then.
+_TRIES, _LATEST = 8.0, 900.0
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
 # rates and long pauses take longer: so many requests, and so many pauses. A pause of a second makes
 # the average low: then the first probe comes sooner.
@@ -255,7 +256,8 @@ class AdaptiveRate:
             # Still closed. The pause that follows is not part of it: it may be our own, doubled.
             state.closed_until = max(state.closed_until, now)
             if state.throttled_rate < math.inf:
-                slowest = _TRIES / max(now - state.throttled_at, 1e-3)
+                closed_for = max(now - state.throttled_at, 1e-3)
+                slowest = max(_TRIES / closed_for, 1.0 / _LATEST)
                 self._set(state, min(max((1.0 - _GREATEST_CUT) * state.rate, slowest), state.rate))
 
     def reported(self, state: RateState, now: float, rate: float) -> None:

@@ -175,7 +175,7 @@ def test_unused_rate_does_not_grow_and_is_no_full_window() -> None:
 def test_cut_is_the_mean_of_the_bounds(reported_late: int) -> None:
     # Ten in a second were admitted, and forty a second were too many. The eleventh request gets a
     # 429, for up to a second; the response to an earlier request may follow it.
-    one = Rated(40, 0.1, 1000)
+    one = Rated(40, 1e-5, 1000)
     for i in range(10 - reported_late):
         one.succeeded(i / 40 + LATENCY, i / 40)
     one.throttled(now=0.25 + LATENCY, sent_at=0.25, pause=0.7)
@@ -190,8 +190,11 @@ def test_cut_is_the_mean_of_the_bounds(reported_late: int) -> None:
     assert one.rate == pytest.approx(8.0 / 0.55)
     one.throttled(now=4.9, sent_at=4.8, pause=4.0)
     assert one.rate == pytest.approx(4.0 / 0.55)
+    for now in range(100, 10**5, 100):
+        one.throttled(now, now - 0.1)
+    assert one.rate == pytest.approx(1 / 900)  # or by a quarter of an hour
     assert (one.state.lower, one.state.upper) == (rate, 40)
-    one.succeeded(now=8.9, sent_at=8.8)
+    one.succeeded(now=1e5, sent_at=1e5 - 0.1)
     assert one.rate == pytest.approx(rate)
 
 
