@@ -47,6 +47,8 @@ _LONGER = 1.0
 _LONG_SPENT = 10.0
 # Seconds. A rate of a longer period is not adopted: requests may come at once, and then none.
 _LONGEST_PERIOD = 60.0
+# Free slots that open at once when their number is known; of more, a server may limit the rate.
+_FEW = 8
 # Answers without a report after which the server is taken for one that reports nothing.
 _PATIENCE = 20
 
@@ -348,10 +350,11 @@ class Adaptation:
 
     def _use_slots(self, slots: float) -> None:
         """Use so many slots; infinity: as many as the user allows."""
-        opens = self.semaphore.closed > 0 and slots == math.inf
-        self.semaphore.resize(self.limits.slots if slots == math.inf else int(slots))
-        if opens:
-            self.semaphore.close()
+        semaphore = self.semaphore
+        if slots == math.inf:
+            semaphore.resize(self.limits.slots, opens=False)
+        else:
+            semaphore.resize(int(slots), opens=slots - semaphore.taken <= _FEW)
 
     def _use_pace(self, rate: float) -> None:
         """Space requests at that rate, in tokens per second; infinity: as the user's limits say."""

@@ -59,11 +59,17 @@ class Semaphore:
         """The number of free slots."""
         return max(0, self.slots - self.taken)
 
-    def resize(self, limit: int | None) -> None:
-        """Change the limit, and open all slots; slots that are held stay held."""
+    def resize(self, limit: int | None, *, opens: bool = True) -> None:
+        """Change the limit; slots that are held stay held.
+
+        Args:
+            limit: The number of slots; None: no limit.
+            opens: Whether closed slots open, and not just the new ones if all are open.
+        """
+        number = NO_LIMIT if limit is None else limit
         #: The slots that are open, and those that are not.
-        self.slots: int = NO_LIMIT if limit is None else limit
-        self.closed: int = 0
+        self.slots: int = number if opens or not self.closed else min(self.slots, number)
+        self.closed: int = number - self.slots
         #: The slots for requests on the fast path. The last one is not: see `filled_by`.
         self.for_fast: int = self.slots - 1
         #: The task that took the last slot, for a block, if none was released since: it would wait
@@ -82,9 +88,10 @@ class Semaphore:
         self._opens_at, self._late = math.inf, 1
 
     def open(self, slots: int) -> None:
-        """Open so many slots, or all that are closed."""
-        if self.slots + slots > _ENOUGH:
-            slots = self.closed
+        """Open so many slots, or all that are closed if many are open."""
+        self._open(self.closed if self.slots + slots > _ENOUGH else slots)
+
+    def _open(self, slots: int) -> None:
         slots = min(slots, self.closed)
         self.closed -= slots
         self.add(slots)
@@ -101,8 +108,8 @@ class Semaphore:
     def open_late(self, now: float) -> None:
         """Open slots, besides those that are held, if requests have waited for a second."""
         if now >= self._opens_at:
-            self.open(max(0, self.taken - self.slots) + self._late)
-            self._opens_at, self._late = now + _PATIENCE, 2 * self._late
+            self._open(max(0, self.taken - self.slots) + self._late)
+            self._opens_at, self._late = now + _PATIENCE, min(2 * self._late, _ENOUGH)
 
     def restart(self) -> None:
         """Forget since when requests wait, as there is another clock."""

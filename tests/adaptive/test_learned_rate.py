@@ -95,6 +95,14 @@ def test_limit_of_a_slow_server_is_found(
     assert record.lost <= 5
 
 
+@pytest.mark.parametrize("concurrency_limit", [128, None])
+def test_many_slots_do_not_open_at_once_at_a_slow_server(concurrency_limit: int | None) -> None:
+    limiter = RateLimiter(concurrency_limit=concurrency_limit)
+    record = run(token_bucket(5.0, 20.0), 400.0, workers=500, limiter=limiter, takes=15.0)
+    assert record.part_throttled(0.0, 200.0) <= 0.15
+    assert record.part_throttled(200.0, 400.0) <= 0.03
+
+
 @pytest.mark.parametrize("retry_after", [None, 1, 30])
 def test_rate_is_used_again_soon_after_an_outage(retry_after: int | None) -> None:
     """An hour without an admitted request tells nothing about the rate after it."""
