@@ -126,7 +126,7 @@ class RedisStore(SwapStore):
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         name = self._requests.name(key)
-        await self._ask(lambda client: client.unlink(name), name)
+        await self._ask(lambda client: client.execute_command("UNLINK", name), name)
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Return the same methods, to be queued on a pipeline or transaction of yours.
@@ -386,26 +386,22 @@ class _Nodes:
 
 
 class _Node:
-    """One node, with the methods of a client that calls use."""
+    """One node, with the methods of a client that calls and scripts use."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("execute_command",)
 
     def __init__(self, node: Any) -> None:  # noqa: ANN401
-        self._node = node
+        self.execute_command: Callable[..., Awaitable[Any]] = node.execute_command
 
     async def evalsha(self, *arguments: Any) -> Any:  # noqa: ANN401
-        return await self._node.execute_command("EVALSHA", *arguments)
+        return await self.execute_command("EVALSHA", *arguments)
+
+    async def info(self) -> Any:  # noqa: ANN401
+        return await self.execute_command("INFO")
 
     async def script_load(self, script: str) -> Any:  # noqa: ANN401
-        digest = await self._node.execute_command("SCRIPT LOAD", script)
+        digest = await self.execute_command("SCRIPT LOAD", script)
         return digest if isinstance(digest, str) else digest.decode()
-
-    async def info(self) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._node.execute_command("INFO")
-        return answer
-
-    async def unlink(self, *names: str) -> Any:  # noqa: ANN401
-        return await self._node.execute_command("UNLINK", *names)
 
 
 # ---- pipelines -----------------------------------------------------------------------------------
