@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiothrottle.algorithms.protocol import LATEST
-from aiothrottle.stores.store import Key, Store, check_key
+from aiothrottle.stores.store import Key, Store, parts_of
 
 _SEAL = b"slots 1 "
 _UNKNOWN = ".unknown"  # no owner has such a name
@@ -99,8 +99,7 @@ class SlotStore(Store):
 
 def slots_key(key: Key) -> Key:
     """Return the key under which a store of records keeps the slot table of a key."""
-    check_key(key)
-    return (*((key,) if isinstance(key, str) else key), "\0slots")
+    return (*parts_of(key), "\0slots")
 
 
 @dataclass(slots=True)

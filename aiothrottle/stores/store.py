@@ -273,11 +273,12 @@ def check_share(on_store_error: OnStoreError, local_share: float | None) -> None
         )
 
 
-def check_key(key: Key) -> None:
-    """Check that the key is a text, or a tuple of texts."""
+def parts_of(key: Key) -> tuple[str, ...]:
+    """Return the texts of a key. Raises TypeError if it is none."""
     parts = (key,) if isinstance(key, str) else key
     if not (parts and isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
         raise TypeError(f"a key is a text, or a tuple of texts, not {key!r}")
+    return parts
 
 
 def name_of(key: Key, prefix: str = "") -> str:
@@ -292,8 +293,7 @@ def name_of(key: Key, prefix: str = "") -> str:
     from hashlib import sha256
     from urllib.parse import quote
 
-    check_key(key)
-    parts = (key,) if isinstance(key, str) else key
+    parts = parts_of(key)
     if prefix:
         parts = (prefix, *parts)
     name = ":".join([quote(part, safe="/@", errors="surrogatepass") for part in parts])

@@ -20,7 +20,7 @@ from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.record import DamagedRecordError, Record, report_damage
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable, slots_key
-from aiothrottle.stores.store import Answer, Key, Step, check_key
+from aiothrottle.stores.store import Answer, Key, Step, parts_of
 
 _Result = TypeVar("_Result")
 # Returns the new bytes, the seconds after which they may be forgotten, and the answer, from the old
@@ -94,7 +94,7 @@ class SwapStore(SlotStore):
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Answer]:
-            before = None
+            before = None  # of the data a lower limit may not load all, and a peek keeps it
             try:
                 record = Record(algorithm.start())
                 if data is not None:
@@ -115,7 +115,7 @@ class SwapStore(SlotStore):
 
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
         """Change the bytes under the key; try again if another process was faster."""
-        check_key(key)  # so `load` and `swap` need not
+        parts_of(key)  # checks it, so `load` and `swap` need not
         contention, clock = self._contention, asyncio.get_running_loop().time
         for lost in range(_ATTEMPTS):
             if pause := contention.pause(key, clock(), lost):
