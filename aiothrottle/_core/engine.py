@@ -758,7 +758,7 @@ class Engine:
         if self.shared is None:
             self.charge(cost)
             return
-        self.shared.note(await self._named(self.shared.call("record", (cost,))))
+        self.shared.note(await self._named(self.shared.store.execute("record", (cost,))))
 
     def charge(self, cost: float) -> None:
         """Take tokens out of turn, here and above."""
@@ -815,7 +815,7 @@ class Engine:
             if not peek:
                 self.observers.reject("no room")
             wait = max(self.estimate(now, waiter), self._slots_closed_for()) if rejected else 0.0
-            answer = await self._named(shared.call("peek", (cost,)))
+            answer = await self._named(shared.store.execute("peek", (cost,)))
             shared.note(answer)
             if not self._has_reserved(cost):
                 wait = max(wait, answer.retry_after)
@@ -824,7 +824,7 @@ class Engine:
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)  # and no other request goes ahead meanwhile
         try:
-            call = shared.call("reserve", (cost,))
+            call = shared.store.execute("reserve", (cost,))
             unused = partial(shared.give_back_unused, cost)
             *_, caller = self.callers  # that of the tokens
             answer = await self._named(caller.ask(call, unused))

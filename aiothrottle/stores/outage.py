@@ -97,7 +97,7 @@ class FailoverStore:
 
     # ---- a step ----------------------------------------------------------------------------------
 
-    async def execute(self, method: Method, costs: Sequence[float], seconds: float) -> Answer:
+    async def execute(self, method: Method, costs: Sequence[float], seconds: float = 0.0) -> Answer:
         """Do a step in the store, or in its fallback; the arguments are those of `Step`.
 
         Raises:

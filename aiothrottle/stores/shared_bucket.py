@@ -23,7 +23,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from aiothrottle.stores.health import Outage
 from aiothrottle.stores.outage import FailoverStore
 from aiothrottle.stores.record import seal
 from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
-from aiothrottle.stores.store import Answer, Method
+from aiothrottle.stores.store import Answer
 
 if TYPE_CHECKING:
     from aiothrottle import events
@@ -367,22 +367,16 @@ class SharedBucket:
         if reserved.owed:
             owed = reserved.owed.popleft()
             reserved.recorded.append(owed)
-            call = self.call("record", (owed.cost,))
+            call = self.store.execute("record", (owed.cost,))
             fill = partial(self._recorded, owed, owed.cost)
             return Order(call, fill, self._failed_to_settle, reserved.owe_again)
         missing, ahead = len(costs), self._ahead()
         costs += self._prefetched(now, costs)
         return Order(
-            self.call("reserve", costs, ahead),
+            self.store.execute("reserve", costs, ahead),
             partial(self._granted, costs, missing, ahead, now),
             self._failed_to_reserve,
         )
-
-    def call(
-        self, method: Method, costs: Sequence[float], seconds: float = 0.0
-    ) -> Coroutine[Any, Any, Answer]:
-        """Return a call of the store, or its fallback; the arguments are those of `Step`."""
-        return self.store.execute(method, costs, seconds)
 
     def _due(self, now: float, most: int | None = None) -> tuple[float, list[float]]:
         """Return the seconds until a call is due, and the costs to reserve by it.
@@ -618,7 +612,7 @@ class SharedBucket:
         returned = self.reserved.returned
         count = min(len(returned), _MOST_RETURNED if self.batching.way else 1)
         refunds = [
-            self.call("refund", (each.cost,), each.instant)
+            self.store.execute("refund", (each.cost,), each.instant)
             for each in [returned.popleft() for _ in range(count)]
         ]
         call: Awaitable[Any] = refunds[0]

@@ -144,7 +144,7 @@ class SharedWaitUntil(SharedBucket):
         if timeout is not None:
             patience = max(0.0, min(patience, timeout - (now - batch[0].at)))
         return Order(
-            self.call("reserve", costs, patience),
+            self.store.execute("reserve", costs, patience),
             partial(self._decided, batch, costs, patience),
             partial(self._failed_to_decide, batch),
         )
