@@ -145,14 +145,9 @@ class ReservedState:
             tokens.clear()
         self.remaining, self.known_until = math.inf, -math.inf
 
-    def give_back(self) -> None:
-        """Return all that is ready, the latest first: so the store can grant the earlier ones."""
-        self.returned.extend(reversed(self.ready))
-        self.ready.clear()
-
-    def give_back_behind(self, count: int) -> None:
-        """Return all but the first `count` reservations, the latest first."""
-        while len(self.ready) > count:
+    def give_back(self, behind: int = 0) -> None:
+        """Return all but so many, the latest first: so the store can grant the earlier ones."""
+        while len(self.ready) > behind:
             self.returned.append(self.ready.pop())
 
     def give_back_later(self, instant: float) -> None:

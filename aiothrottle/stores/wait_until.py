@@ -102,7 +102,7 @@ class SharedWaitUntil(SharedBucket):
             if reservation is None or not math.isclose(reservation.cost, waiter.cost):
                 break
             fitting += 1
-        self.reserved.give_back_behind(fitting)
+        self.reserved.give_back(behind=fitting)
 
     # ---- the calls for the undecided -------------------------------------------------------------
 

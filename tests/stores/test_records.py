@@ -54,7 +54,7 @@ def test_reservations_are_shared_sorted_and_returned() -> None:
     state.give_back_older(2.0)
     state.give_back_older(2.0)
     state.give_back_later(3.0)
-    state.give_back_behind(1)
+    state.give_back(behind=1)
     assert [(it.cost, it.instant) for it in state.returned] == [(1, 2.0), (1, 4.0), (1, 3.0)]
     algorithm.take(state, 5.0, 2)
     state.forget()
