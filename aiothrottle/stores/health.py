@@ -297,9 +297,8 @@ class Outage:
             self.report(StoreUp(None, max(0.0, _now() - self._down_since)))
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin anew if that is another loop, which may have a time of its own."""
-        if loop is not self._loop:
-            self._loop, self.health = loop, Health.of(self._store, self._key, loop)
+        """Begin anew on another loop, which may have a time of its own."""
+        self._loop, self.health = loop, Health.of(self._store, self._key, loop)
 
     # ---- as a follower ---------------------------------------------------------------------------
 

@@ -218,7 +218,6 @@ class SharedSemaphore:
             return wait
         tries, self._tries = self._tries, []
         outage = self.outage
-        outage.move_to(asyncio.get_running_loop())
         outage.find()
         # Other limiters may have found that the store fails: then it is not asked for each key.
         if now < self._ask_at and (error := outage.too_early()):
@@ -363,8 +362,9 @@ class SharedSemaphore:
 
     # ---- the end, and loops ----------------------------------------------------------------------
 
-    def restart(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002 - it has no timer
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop, with the requests that are still in flight."""
+        self.outage.move_to(loop)
         self._semaphore.add(-self._semaphore.free)
         self._trying, self._tries = set(), []  # the requests of the old one are dead
         self._stop_listening()
