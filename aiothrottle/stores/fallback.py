@@ -26,32 +26,12 @@ from aiothrottle.stores.health import FIRST_PAUSE, Outage
 from aiothrottle.stores.record import Record
 from aiothrottle.stores.store import Answer, Step
 
-# A share of a whole number of slots may be off by a rounding: 0.29 * 100 is below 29.
-_ROUNDING = 1e-9
 # The inverse of the smallest numbers is infinite, and infinity times a cost of 0 is no number.
 _MOST = 1e12
 # A token counts as this many times the capacity at the most: each time is a step of its own.
 _MOST_STEPS = 10_000
 # A token may count for so much of a period too long.
 _PORTIONS = 32
-
-
-def slots_of_share(limit: int, local_share: float) -> int:
-    """Return the slots of a `SharedConcurrency` that are this process's: at least 1.
-
-    >>> slots_of_share(10, 0.25), slots_of_share(3, 0.125)
-    (2, 1)
-    """
-    return max(1, math.floor(limit * local_share + _ROUNDING))
-
-
-def divisor_of(local_share: float) -> float:
-    """Return how many such shares are a limit: 1.0 or more.
-
-    >>> divisor_of(0.25), divisor_of(5e-324)
-    (4.0, 1000000000000.0)
-    """
-    return min(1 / local_share, _MOST)
 
 
 class Here(float):
@@ -94,7 +74,7 @@ class Fallback:
         self, outage: Outage, local_share: float | None, algorithm: Algorithm[Any]
     ) -> None:
         self._outage = outage
-        self._given = None if local_share is None else divisor_of(local_share)
+        self._given = None if local_share is None else min(1 / local_share, _MOST)
         self._algorithm = algorithm
         self.forget()
 
@@ -130,8 +110,7 @@ class Fallback:
     def note_answer(self, now: float, answer: Answer, spent: float) -> None:
         """Take in an answer of the store, which has just granted `spent` tokens to this process."""
         algorithm, record = self._algorithm, self._record
-        if record is None:
-            return
+        assert record is not None  # it is asked with "local" only
         if isinstance(algorithm, WaitUntil):  # its remaining tokens are all or nothing
             unseen = answer.reset_after - record.reset_after(algorithm, now)
             record.record(algorithm, now, max(0.0, unseen) / algorithm.interval)

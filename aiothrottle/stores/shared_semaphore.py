@@ -35,9 +35,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiothrottle._core.semaphore import NO_LIMIT
+from aiothrottle.amounts import ROUNDING
 from aiothrottle.errors import StoreUnavailable, twin
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
-from aiothrottle.stores.fallback import slots_of_share
 from aiothrottle.stores.health import FIRST_PAUSE, Outage
 from aiothrottle.stores.slots import Claim
 
@@ -330,7 +330,8 @@ class SharedSemaphore:
         if choice != "local":
             return NO_LIMIT if choice == "open" else 0
         if self._local_share is not None:
-            return slots_of_share(shared.limit, self._local_share)
+            # The product may be off by a rounding: 0.29 * 100 is below 29.
+            return max(1, math.floor(shared.limit * self._local_share + ROUNDING))
         held, _ = self._count()
         # What each held when the store failed is not more than all may have together.
         return shared.per_process or max(1, held)
