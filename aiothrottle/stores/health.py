@@ -95,16 +95,16 @@ class Health:
     @classmethod
     def of(cls, store: Store, key: Key, loop: _Loop) -> "Health":
         """Return the health of the server that has the record of the key, as the loop knows it."""
-        healths: dict[tuple[_Loop, str], Health] | None = getattr(store, "_health", None)
-        if healths is None:
-            healths = {}
-            object.__setattr__(store, "_health", healths)  # a user's own store may be frozen
+        known: tuple[ProcessCounter, dict[tuple[_Loop, str], Health]] | None
+        known = getattr(store, "_health", None)
+        if known is None:
+            known = ProcessCounter(), {}
+            object.__setattr__(store, "_health", known)  # a user's own store may be frozen
+        counter, healths = known
         node = store.node_of(key)
         health = healths.get((loop, node))
         if health is None:
-            counter = None
-            for (other, name), known in [*healths.items()]:
-                counter = known.counter
+            for other, name in [*healths]:
                 if other is not None and other.is_closed():
                     healths.pop((other, name), None)
             health = healths[loop, node] = cls(store, node, loop, counter)

@@ -93,7 +93,7 @@ class FailoverStore:
 
     def _share_holds(self) -> bool:
         """Return whether the share holds as well as the store."""
-        return self._share_until > -math.inf and self._clock() < self._share_until
+        return self._clock() < self._share_until
 
     # ---- a step ----------------------------------------------------------------------------------
 

@@ -299,7 +299,7 @@ class SharedSemaphore:
         now, outage = self._bucket.clock(), self.outage
         tries, self._tries = [*tries, *self._tries], []
         self._failures += 1
-        pause, is_outage = _PAUSE_AFTER_ERROR, isinstance(error, StoreUnavailable)
+        pause = _PAUSE_AFTER_ERROR
         if isinstance(error, StoreUnavailable):
             outage.call_failed(error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
@@ -307,7 +307,7 @@ class SharedSemaphore:
         fair = len(outage.health.followers) / _RETRIES_PER_SECOND
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
         self._ask_at = now + pause
-        if is_outage and outage.choice != "raise":
+        if isinstance(error, StoreUnavailable) and outage.choice != "raise":
             if self._without_store is None:
                 # A claim without an answer is retried for a lease: slots that the store may have
                 # granted have to be returned.
