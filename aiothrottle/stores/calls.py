@@ -83,7 +83,7 @@ class Calls(Generic[_Call]):
         timeout: float | None,
         patient: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        hint: Callable[[], str] | None = None,
+        hint: Callable[[], str] = str,
     ) -> None:
         self._server = server
         self._send = send
@@ -244,9 +244,7 @@ class Calls(Generic[_Call]):
         return result
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
-        hint = ""
-        if self._hint is not None and isinstance(error, TimeoutError):
-            hint = self._hint()
+        hint = self._hint() if isinstance(error, TimeoutError) else ""
         ours = StoreUnavailable(f"{self._server}: {reason_of(error, outer, hint)}")
         ours.__cause__ = error
         return ours

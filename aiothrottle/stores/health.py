@@ -135,7 +135,7 @@ class Health:
 
     def call_answered(self) -> None:
         """Note an answer to a limiter whose calls never failed: the others may call no more."""
-        if self.failures and self.pause() == 0.0:  # else it may be older than the failure
+        if self.pause() == 0.0:  # else it may be older than the failure
             self.end_outage()
 
     def begin_outage(self, choice: str, reason: str, key: Key) -> None:
@@ -282,12 +282,9 @@ class Outage:
             self.report(StoreDown(None, self.health.error, self.health.outage))
 
     def call_answered(self) -> None:
-        """Note an answer: the outage is over, for all limiters."""
-        if self.is_down:
-            self.end()
-            self.health.end_outage()
-        else:
-            self.health.call_answered()
+        """Note an answer while the store fails: the outage is over, for all limiters."""
+        self.end()
+        self.health.end_outage()
 
     def end(self) -> None:
         """Go on with the store."""

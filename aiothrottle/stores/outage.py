@@ -162,10 +162,12 @@ class FailoverStore:
     def _call_answered(self, answer: Answer, step: Step | None) -> None:
         """Note an answer of the store to a step, unless the share has counted that."""
         outage = self.outage
-        # A call from before the outage does not end it: the store has to get what was spent.
-        ends = outage.choice == "raise" if outage.is_down else outage.health.failures > 0
-        if ends:
-            outage.call_answered()
+        if outage.is_down:
+            # A call from before the outage does not end it: the store has to get what was spent.
+            if outage.choice == "raise":
+                outage.call_answered()
+        elif outage.health.failures:
+            outage.health.call_answered()
         if outage.choice == "local" and self.reserves_ahead:
             now, spent = self._clock(), 0.0
             if step is not None and step.method == "reserve":
