@@ -55,7 +55,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.options import Options, ServerQuotaUse
 from aiothrottle._http.origins import Origins
-from aiothrottle._http.terms import Admission, Settlement, Target, Terms
+from aiothrottle._http.terms import Admission, Settlement, Terms
 from aiothrottle._statuses import (
     AMBIGUOUS,
     FORBIDDEN,
@@ -67,8 +67,7 @@ from aiothrottle._statuses import (
 from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.hooks import Request as HookRequest
-from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import ONE, Permit
+from aiothrottle.permit import Permit
 from aiothrottle.retry import PLAINLY_THROTTLED, Retry, RetryQuota
 from aiothrottle.server_limits import apply_limits
 
@@ -296,8 +295,8 @@ class RetryLoop(Generic[_Request, _Response]):
         on_grant: Called with each request and its permit; it may raise, and nothing is sent.
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
-        known_terms: The terms of requests that may come again, whose hooks were called before.
-        priorities: How often requests that may come again were throttled.
+        known_terms: Of requests that may come again, the terms, unless these are the usual ones:
+            their hooks were called before, or they were throttled, and so have a higher priority.
     """
 
     def __init__(
@@ -310,25 +309,22 @@ class RetryLoop(Generic[_Request, _Response]):
         on_grant: Callable[[_Request, Permit], None] | None = None,
         inner_permit: Callable[[_Request], Permit | None] | None = None,
         known_terms: MutableMapping[_Request, Terms] | None = None,
-        priorities: MutableMapping[_Request, int] | None = None,
     ) -> None:
         retry = options.retry
         self._adapter = adapter
         self._origin = origin
-        self._has_hooks = admission is not None and admission.has_hooks
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
-        self._queue_timeout = options.queue_timeout
         self._server_quota: ServerQuotaUse = options.server_quota
         self._drops = options.adaptive_throttling is not None
         self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
-        # The target of all requests, if it is the same for all.
-        nowhere = Target(None, None) if self._retry_quota is None else None
-        self._only = nowhere if admission is None else admission.only
+        # The terms of all requests, if they are the same for all.
+        nowhere = Terms(None) if self._retry_quota is None else None
+        self._usual = nowhere if admission is None else admission.usual
         # Whether the policy has a rule for every response; whether it has none for any below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
         ruled = {*retry.statuses, *retry.throttled_statuses}
@@ -336,7 +332,6 @@ class RetryLoop(Generic[_Request, _Response]):
         self._on_grant = on_grant
         self._inner_permit = inner_permit
         self._known_terms = known_terms
-        self._priorities = priorities
 
     async def run(
         self,
@@ -364,22 +359,22 @@ class RetryLoop(Generic[_Request, _Response]):
                 raised.
         """
         adapter = self._adapter
-        plain = throttle is None and not self._has_hooks
-        terms = None if plain else self._terms(request, throttle)
-        target = self._only or self._target(request) if terms is None else terms.target
-        limiter = target.limiter
+        terms = self._known_terms.get(request) if self._known_terms else None
+        if terms is None and throttle is None:
+            terms = self._usual
+        if terms is None:
+            terms = self._terms(request, throttle)
         server = self._origin(request.method, request.url) if self._drops else None
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
-        priority = self._priorities.get(request, 0) if self._priorities else 0
         replayable = adapter.is_replayable(request)
         while True:
-            if limiter is not None:
+            if terms.limiter is not None:
                 permit = await (
-                    limiter.throttle(ONE, priority, self._queue_timeout).__aenter__()
-                    if server is None and outcome is None and terms is None  # a coroutine less
-                    else self._enter(limiter, server, outcome, priority, terms)
+                    terms.limiter.throttle(terms.cost, terms.priority, terms.timeout).__aenter__()
+                    if server is None and outcome is None  # a coroutine less
+                    else self._enter(terms, server, outcome)
                 )
             try:
                 if self._on_grant is not None and permit is not None:
@@ -398,27 +393,27 @@ class RetryLoop(Generic[_Request, _Response]):
             else:
                 if server is not None:
                     self._origins.ended(server, status)
-                if terms is not None and permit is not None:
+                if terms.settle is not None and permit is not None:
                     await self._settle(response, status, headers, permit, terms)
                 if (report := self._read(response, status, headers, permit)) is None:
                     return response
                 outcome = await self._judge(response, report, permit)
             attempts = attempts or Attempts(
-                self._retry, request.method, self._retry_quota, target.key, made + 1
+                self._retry, request.method, self._retry_quota, terms.key, made + 1
             )
-            # At the end of the queue it would be throttled anew after each pause, with all that
-            # start at once, and use up its attempts.
-            priority += outcome.throttled
+            if outcome.throttled:
+                # At the end of the queue it would be throttled anew after each pause, with all that
+                # start at once, and use up its attempts.
+                terms = terms._replace(priority=terms.priority + 1)
+                if self._known_terms is not None:
+                    self._known_terms[request] = terms
             if not await self._wait(request, permit, attempts, outcome, replayable):
-                if priority and self._priorities is not None:
-                    self._priorities[request] = priority
                 return outcome.result()
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
-        """Return the terms of a request with hooks, or with a `Throttle` of its own."""
-        assert self._admission is not None  # without one there is no `throttle`
-        if self._known_terms is not None and (known := self._known_terms.get(request)) is not None:
-            return known
+        """Return the terms of a request; without an admission, its origin as the key."""
+        if self._admission is None:
+            return Terms(None, self._origin(request.method, request.url))
         terms = self._admission.terms(
             request.method, request.url, partial(self._adapter.view, request), throttle
         )
@@ -426,28 +421,13 @@ class RetryLoop(Generic[_Request, _Response]):
             self._known_terms[request] = terms
         return terms
 
-    def _target(self, request: _Request) -> Target:
-        """Return the key and the limiter of a request; without an admission, its origin as key."""
-        if self._admission is not None:
-            return self._admission.target(request.method, request.url)
-        return Target(self._origin(request.method, request.url), None)
-
-    async def _enter(
-        self,
-        limiter: RateLimiter,
-        server: str | None,
-        before: Outcome[Any] | None,
-        priority: int,
-        terms: Terms | None,
-    ) -> Permit:
-        """Wait for the limiter, no longer than `queue_timeout`.
+    async def _enter(self, terms: Terms, server: str | None, before: Outcome[Any] | None) -> Permit:
+        """Wait for the limiter.
 
         Args:
-            limiter: The limiter.
+            terms: The terms of the request.
             server: The server, if requests to it may be dropped.
             before: The outcome of the attempt before, if there was one.
-            priority: How often the request was throttled: it precedes those that were not.
-            terms: The terms of the request; None: the default ones.
 
         Raises:
             RequestDropped: Adaptive throttling drops the request, which took no token.
@@ -455,10 +435,8 @@ class RetryLoop(Generic[_Request, _Response]):
         try:
             if server is not None:
                 self._origins.check(server)
-            if terms is None:
-                permit = limiter.throttle(priority=priority, timeout=self._queue_timeout)
-            else:
-                permit = limiter.throttle(terms.cost, priority + terms.priority, terms.timeout)
+            assert terms.limiter is not None
+            permit = terms.limiter.throttle(terms.cost, terms.priority, terms.timeout)
             return await permit.__aenter__()
         except ThrottleError as error:
             chain(error, before)
@@ -470,7 +448,7 @@ class RetryLoop(Generic[_Request, _Response]):
         server: str | None,
         before: Outcome[Any] | None,
         permit: Permit | None,
-        terms: Terms | None,
+        terms: Terms,
     ) -> Outcome[Any] | None:
         """Return the outcome of an attempt that raised; None if the exception is to be raised."""
         if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
@@ -485,7 +463,7 @@ class RetryLoop(Generic[_Request, _Response]):
             host, status, headers = failure.response
             if server is not None:
                 self._origins.ended(server, status)
-            if terms is not None and permit is not None:
+            if permit is not None:
                 settlement = terms.settle_head(status, headers, permit)
                 if settlement is not None:
                     settlement.end(complete=False)

@@ -44,17 +44,13 @@ _RATES = (int, float, str, Rate, AdaptiveRate, list, Mapping)
 _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
-class Target(NamedTuple):
-    """The key of a request and the limiter of that key; either may be None."""
-
-    key: Hashable
-    limiter: RateLimiter | None
-
-
 class Terms(NamedTuple):
     """On which terms a request waits for its limiter."""
 
-    target: Target
+    #: None: an integration further in waits, if any.
+    limiter: RateLimiter | None
+    #: The key of the request; None: the limiter has no keys.
+    key: Hashable = None
     cost: Cost = ONE
     priority: float = 0.0
     #: Seconds that an attempt may wait; None: no limit.
@@ -132,17 +128,16 @@ class Admission:
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
         self._options = options
-        #: Whether there is a hook: then each request has terms.
-        self.has_hooks: bool = any(
+        self._has_hooks = any(
             hook is not None
             for hook in (options.key, options.cost, options.priority, options.settle)
         )
         if not isinstance(limiter, PerLoop):
             expect_outcomes(limiter)
-        #: The target of all requests, if there is one limiter for all.
-        self.only: Target | None = (
-            Target(None, limiter) if isinstance(limiter, RateLimiter) else None
-        )
+        #: The terms of all requests without an override, if they are the same for all.
+        self.usual: Terms | None = None
+        if isinstance(limiter, RateLimiter) and not self._has_hooks:
+            self.usual = Terms(limiter, timeout=options.queue_timeout)
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -154,32 +149,6 @@ class Admission:
             self._expecting.add(limiter)
             expect_outcomes(limiter)
         return limiter
-
-    def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
-        """Return the limiter of a request without a key of its own: its server is the key."""
-        if self.only is not None:
-            return self.only
-        limiter = self.limiter
-        if isinstance(limiter, RateLimiter):
-            return Target(None, limiter)
-        return self.target_of(self._origin(method, url))
-
-    def target_of(self, key: Hashable) -> Target:
-        """Return a key and its limiter.
-
-        Raises:
-            TypeError: The key is not hashable.
-            ValueError: The limiter has no keys.
-        """
-        limiter = self.limiter
-        if isinstance(limiter, RateLimiter):
-            raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
-        try:
-            return Target(key, limiter[key])
-        except TypeError as error:
-            raise TypeError(
-                f"a key has to be hashable, not {type(key).__name__}: {error}"
-            ) from error
 
     def terms(
         self,
@@ -202,15 +171,30 @@ class Admission:
             Exception: What a hook raised.
         """
         own = _checked(override)
-        seen = view() if self.has_hooks else None
-        cost = _cost(self._value("cost", own, seen, ONE))
+        seen = view() if self._has_hooks else None
+        cost = self._value("cost", own, seen, ONE)
+        if not _is_cost(cost):
+            raise TypeError(
+                "a cost must be tokens, a mapping of resources to tokens, or None for the default, "
+                f"got {shown(cost)}"
+            )
         priority = self._value("priority", own, seen, 0.0)
         check_number("priority", priority, least=-math.inf)
-        key = self._value("key", own, seen, None)
-        # Last, as it may make the limiter of a key.
-        target = self.target(method, url) if key is None else self.target_of(key)
         timeout = own.get("timeout", self._options.queue_timeout)
-        return Terms(target, cost, priority, timeout, seen, self._options.settle)
+        key = self._value("key", own, seen, None)
+        limiter = self.limiter
+        if isinstance(limiter, KeyedRateLimiter):
+            if key is None:
+                key = self._origin(method, url)
+            try:
+                limiter = limiter[key]  # last, as it may make it
+            except TypeError as error:
+                raise TypeError(
+                    f"a key has to be hashable, not {type(key).__name__}: {error}"
+                ) from error
+        elif key is not None:
+            raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
+        return Terms(limiter, key, cost, priority, timeout, seen, self._options.settle)
 
     def _value(
         self, name: str, own: Mapping[str, Any], seen: Request | None, default: object
@@ -266,16 +250,6 @@ def result_of(name: str, hook: Callable[[Any], _Result], argument: object) -> _R
             cast("Coroutine[Any, Any, Any]", result).close()  # no warning besides the error
         raise TypeError(f"{name}= must be a plain function, got the asynchronous {shown(hook)}")
     return result
-
-
-def _cost(cost: object) -> Cost:
-    """Return a cost that a limiter checks further."""
-    if _is_cost(cost):
-        return cost
-    raise TypeError(
-        "a cost must be tokens, a mapping of resources to tokens, or None for the default, "
-        f"got {shown(cost)}"
-    )
 
 
 def _is_cost(value: object) -> TypeGuard[Cost]:

@@ -79,7 +79,6 @@ class ThrottleMiddleware:
             on_grant=self._granted,
             # A `RetryMiddleware` around this one sends the same request for each attempt.
             known_terms=weakref.WeakKeyDictionary[ClientRequest, Terms](),
-            priorities=weakref.WeakKeyDictionary[ClientRequest, int](),
         )
 
     def _granted(self, request: ClientRequest, permit: Permit) -> None:
