@@ -50,7 +50,7 @@ async def test_throttled_response_pauses_the_limiter(integration: Integration, k
         "seconds": {"Retry_After": "30"},
         "date": {"Retry_After": http_date(30)},
         # The clock of this server is a year behind, and 30 s are 30 s all the same.
-        "date of another clock": {"Date": http_date(-YEAR), "Retry_After": http_date(30 - YEAR)},
+        "date of another clock": {"Retry_After": http_date(30 - YEAR), "Date": http_date(-YEAR)},
     }[kind]
     limiter = RateLimiter(100, concurrency_limit=2, guard=0.0)
     retry = Retry(pause_jitter=0)
