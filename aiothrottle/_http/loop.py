@@ -4,8 +4,8 @@
 `Adapter` does what differs between HTTP clients. One turn of the loop, and the effect of a
 cancellation at each await:
 
-0. Before the first attempt, call the hooks: `key`, `cost`, `priority`. If one raises, nothing was
-   taken. No await.
+0. Before the first attempt, buffer the body, if that is wanted and needed, and call the hooks:
+   `key`, `cost`, `priority`. Cancelled, or if a hook raises: nothing was taken.
 1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
 2. Send, and have the response hold the permit. Cancelled, or if it raises: the permit is released.
 3. Call `settle`, and parse the headers. No await; if `settle` raises, the response is closed, which
@@ -124,6 +124,10 @@ class Adapter(Protocol[_Request_contra, _Response]):
         The loop calls it before the first attempt, and after each one, as some bodies are consumed
         unnoticed.
         """
+        ...
+
+    async def buffer(self, request: _Request_contra, /) -> None:
+        """Read a body that can be sent only once into memory, if that makes it replayable."""
         ...
 
     def classify(self, error: Exception) -> Failure:
@@ -319,6 +323,7 @@ class RetryLoop(Generic[_Request, _Response]):
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
         self._server_quota: ServerQuotaUse = options.server_quota
+        self._buffers = options.buffer_body
         self._drops = options.adaptive_throttling is not None
         self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
@@ -359,6 +364,10 @@ class RetryLoop(Generic[_Request, _Response]):
                 raised.
         """
         adapter = self._adapter
+        replayable = adapter.is_replayable(request)
+        if self._buffers and not replayable:
+            await adapter.buffer(request)
+            replayable = adapter.is_replayable(request)
         terms = self._known_terms.get(request) if self._known_terms else None
         if terms is None and throttle is None:
             terms = self._usual
@@ -368,7 +377,6 @@ class RetryLoop(Generic[_Request, _Response]):
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
-        replayable = adapter.is_replayable(request)
         while True:
             if terms.limiter is not None:
                 permit = await (

@@ -21,7 +21,6 @@ from typing import Any, Generic, TypeVar, cast
 import aiohttp
 from aiohttp import (
     BytesPayload,
-    ClientRequest,
     ClientResponse,
     ClientSession,
     ClientTimeout,
@@ -36,7 +35,6 @@ from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.aiohttp.body import is_plain_form
-from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
 
 
@@ -388,35 +386,7 @@ class _Recorder(ReadAlong):
 # ---- what a hook sees of a request ---------------------------------------------------------------
 
 
-def view_of_call(
-    method: str, url: URL, session_headers: Mapping[str, str], options: Mapping[str, Any]
-) -> Request:
-    """Return the view of a call of a session.
-
-    Args:
-        method: The method, in capitals.
-        url: The absolute URL.
-        session_headers: The headers of all requests of the session: a multidict.
-        options: The options of the call.
-    """
-    # As aiohttp combines them: a name of the call replaces that of the session.
-    headers = cast("Any", session_headers).copy()
-    headers.update(options.get("headers") or ())
-    if (document := options.get("json")) is not None:
-        return Request(method, url, headers, document=document)
-    return Request(method, url, headers, _content(options.get("data")))
-
-
-def view_of_request(request: ClientRequest) -> Request:
-    """Return the view of a request that a middleware got."""
-    body: object = request.body
-    if isinstance(body, BytesPayload):
-        body = _bytes_of(body)
-    content = body if isinstance(body, bytes) else None
-    return Request(request.method, request.url, request.headers, content or None)
-
-
-def _content(data: object) -> bytes | None:
+def content_of(data: object) -> bytes | None:
     """Return the bytes of a body that is in memory and can be sent again."""
     if isinstance(data, str):
         return data.encode()

@@ -99,8 +99,7 @@ class Body(Payload):
 
         Call it before the first attempt. The headers about the body stay the same.
         """
-        if not is_replayable(self):
-            self.content = await _read_into_memory(self._payload)
+        self.content = await read_into_memory(self._payload)
 
     async def finish(self) -> None:
         """Close what aiohttp would have closed, after the last attempt."""
@@ -155,18 +154,6 @@ class Body(Payload):
 
     async def close(self) -> None:
         self.closed = True
-
-
-async def buffer_request(request: ClientRequest) -> None:
-    """Read the body of an unsent request into memory, if it can be sent only once."""
-    body = request.body
-    if isinstance(body, Payload) and not is_replayable(body):
-        # It stays chunked, or keeps its length, and keeps its headers.
-        length = request.headers.get("Content-Length")
-        content = await _read_into_memory(body)
-        await request.update_body(content)
-        if length is not None:
-            request.headers["Content-Length"] = length
 
 
 def check_open(request: ClientRequest) -> None:
@@ -257,7 +244,7 @@ def _make_payload(data: object) -> Payload:
         return FormData(cast("Any", made))()
 
 
-async def _read_into_memory(payload: Payload) -> Payload:
+async def read_into_memory(payload: Payload) -> Payload:
     """Write a payload to memory: `as_bytes` of aiohttp drops the encoding of parts."""
     memory = _Memory()
     await payload.write(memory)

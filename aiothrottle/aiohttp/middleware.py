@@ -5,12 +5,13 @@ They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 
 import weakref
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Unpack
 
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, Payload
 
 from aiothrottle._checks import check_names, shown
-from aiothrottle._http.loop import Adapter, RetryLoop
+from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
     Options,
@@ -22,11 +23,11 @@ from aiothrottle._http.options import (
 from aiothrottle._http.terms import Admission, LimiterLike, Terms
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
+    content_of,
     origin_of,
-    view_of_request,
     without_resending,
 )
-from aiothrottle.aiohttp.body import buffer_request, check_open, is_replayable, prepare_again
+from aiothrottle.aiohttp.body import check_open, is_replayable, prepare_again, read_into_memory
 from aiothrottle.aiohttp.session import SessionArguments, read_arguments
 from aiothrottle.hooks import Request
 from aiothrottle.keyed import AnyLimiter
@@ -61,18 +62,13 @@ class ThrottleMiddleware:
 
     def __init__(self, limiter: LimiterLike, **options: Unpack[MiddlewareOptions]) -> None:
         checked = read_options(type(self).__name__, MiddlewareOptions, options)
-        self._begin(limiter, checked, _ThrottlingAdapter(checked))
+        self._begin(limiter, replace(checked, retry=replace(checked.retry, attempts=1)))
 
-    def _begin(
-        self,
-        limiter: LimiterLike,
-        options: Options,
-        adapter: Adapter[ClientRequest, ClientResponse],
-    ) -> None:
+    def _begin(self, limiter: LimiterLike, options: Options) -> None:
         self._admission = Admission(limiter, options, origin_of)
         self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
         self._loop = RetryLoop(
-            adapter,
+            _MiddlewareAdapter(options),
             options,
             origin_of,
             self._admission,
@@ -113,16 +109,6 @@ class ThrottleMiddleware:
         return f"<ThrottleMiddleware {self._admission.given!r}>"
 
 
-class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
-    """What the retry loop needs of a `ThrottleMiddleware`."""
-
-    def is_replayable(self, _: ClientRequest) -> bool:
-        return False  # this middleware does not retry
-
-    def view(self, request: ClientRequest, /) -> Request:
-        return view_of_request(request)
-
-
 class RetryMiddleware:
     """Retries the requests of an `aiohttp.ClientSession`, by the rules of a `Retry`.
 
@@ -152,9 +138,8 @@ class RetryMiddleware:
             raise TypeError(f"throttle must be a ThrottleMiddleware, got {shown(throttle)}")
         checked = Options(retry=retry, **options)
         self._retry = retry
-        self._buffer_body = checked.buffer_body
         self._loop = RetryLoop(
-            _RetryingAdapter(checked),
+            _MiddlewareAdapter(checked),
             checked,
             origin_of,
             inner_permit=None if throttle is None else throttle.permit_of,
@@ -164,26 +149,30 @@ class RetryMiddleware:
         self, request: ClientRequest, handler: ClientHandlerType
     ) -> Awaitable[ClientResponse]:
         """Send until an attempt succeeds or must not be retried."""
-        if self._buffer_body and not is_replayable(request.body):
-            return self._buffered(request, handler)
         return self._loop.run(request, handler)
-
-    async def _buffered(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        await buffer_request(request)
-        return await self._loop.run(request, handler)
 
     def __repr__(self) -> str:
         return f"<RetryMiddleware {self._retry!r}>"
 
 
-class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
-    """What the retry loop needs of a `RetryMiddleware`."""
+class _MiddlewareAdapter(AiohttpAdapter[ClientRequest]):
+    """Translates for the middlewares."""
 
     def is_replayable(self, request: ClientRequest) -> bool:
         return is_replayable(request.body)
 
+    async def buffer(self, request: ClientRequest, /) -> None:
+        body: object = request.body
+        if isinstance(body, Payload):
+            # It stays chunked, or keeps its length, and keeps its headers.
+            length = request.headers.get("Content-Length")
+            await request.update_body(await read_into_memory(body))
+            if length is not None:
+                request.headers["Content-Length"] = length
+
     def view(self, request: ClientRequest, /) -> Request:
-        return view_of_request(request)
+        content = content_of(request.body) or None
+        return Request(request.method, request.url, request.headers, content)
 
     async def prepare_again(self, request: ClientRequest, /) -> None:
         await prepare_again(request)
@@ -193,19 +182,7 @@ class _SessionMiddleware(ThrottleMiddleware):
     """Does what both middlewares do, in one loop: a request walks a third less."""
 
     def __init__(self, limiter: LimiterLike, options: Options) -> None:
-        self._begin(limiter, options, _RetryingAdapter(options))
-        self._buffer_body = options.buffer_body
-
-    def __call__(
-        self, request: ClientRequest, handler: ClientHandlerType
-    ) -> Awaitable[ClientResponse]:
-        if self._buffer_body and not is_replayable(request.body):
-            return self._buffered(request, handler)
-        return super().__call__(request, handler)
-
-    async def _buffered(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        await buffer_request(request)
-        return await super().__call__(request, handler)
+        self._begin(limiter, options)
 
 
 def throttled_middlewares(

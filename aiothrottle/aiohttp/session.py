@@ -57,8 +57,8 @@ from aiothrottle._http.options import Options, SessionOptions, names_of
 from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
+    content_of,
     origin_of,
-    view_of_call,
     without_resending,
 )
 from aiothrottle.aiohttp.body import (
@@ -217,7 +217,8 @@ class Call:
     def send(self) -> Awaitable[ClientResponse]:
         """Make one attempt."""
         session = self.adapter.made or self.adapter.session
-        return session.request(self.method, self.address, **self.options)
+        options = self.options if self.body is None else {**self.options, "data": self.body}
+        return session.request(self.method, self.address, **options)
 
     @property
     def url(self) -> URL:
@@ -255,6 +256,10 @@ class SessionAdapter(AiohttpAdapter[Call]):
     def is_replayable(self, request: Call) -> bool:
         return not request.is_done and (request.body is None or is_replayable(request.body))
 
+    async def buffer(self, request: Call, /) -> None:
+        if request.body is not None:
+            await request.body.buffer()
+
     def receive(
         self, request: Call, response: ClientResponse, permit: Permit | None
     ) -> tuple[int, Mapping[str, str]]:
@@ -266,7 +271,12 @@ class SessionAdapter(AiohttpAdapter[Call]):
         url = request.url
         if params := request.options.get("params"):
             url = url.extend_query(params)
-        return view_of_call(request.method, url, self.session.headers, request.options)
+        # As aiohttp combines them: a name of the call replaces that of the session.
+        headers: Any = self.session.headers.copy()
+        headers.update(request.options.get("headers") or ())
+        if (document := request.options.get("json")) is not None:
+            return Request(request.method, url, headers, document=document)
+        return Request(request.method, url, headers, content_of(request.options.get("data")))
 
     def total_of(self, request: Call) -> float | None:
         timeout: object = request.options.get("timeout", self.session.timeout)
@@ -346,7 +356,6 @@ class ThrottledSession:
             else getattr(session, "_raise_for_status", None)
         )
         self._owns_session = owns_session or session is None
-        self._buffer_body = options.buffer_body
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -560,23 +569,15 @@ class ThrottledSession:
         tracker = kept.get("upload_tracker")
         if tracker is not None:
             tracker = kept["upload_tracker"] = SharedTracker(tracker)
-        body: Body | None = None
-        sent: Any = kept
+        call = Call(self._adapter, method, url, kept)
         try:
-            body = Body.of(kept.get("data"))
-            if body is not None:
-                if self._buffer_body:
-                    await body.buffer()
-                sent = {**kept, "data": body}
-            call = Call(self._adapter, method, url, kept, body)
-            return await self._loop.run(
-                call, lambda _: self.session.request(method, url, **sent), throttle
-            )
+            call.body = Body.of(kept.get("data"))
+            return await self._loop.run(call, Call.send, throttle)
         finally:
             if tracker is not None:
                 tracker.end()
-            if body is not None:
-                await body.finish()
+            if call.body is not None:
+                await call.body.finish()
 
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None

@@ -57,7 +57,6 @@ class Transport(Generic[_Request, _Response, _Base]):
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
         self._transport: Any = library.AsyncHTTPTransport() if transport is None else transport
         self._retry = checked.retry
-        self._buffer_body = checked.buffer_body
         self._adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
         self._loop = RetryLoop[Any, Any](self._adapter, checked, origin_of, self._admission)
         # How often it was closed: what waits then is not sent.
@@ -84,8 +83,6 @@ class Transport(Generic[_Request, _Response, _Base]):
         if not isinstance(request, self._library.Request):
             raise self._misplaced(request)
         sent: _AnyRequest = request
-        if self._buffer_body and not self._adapter.is_replayable(sent):
-            await sent.aread()
         closings = self._closings
 
         def send(request: _AnyRequest) -> Awaitable[_Response]:
@@ -216,6 +213,10 @@ class TransportAdapter:
         if isinstance(stream, self.library.ByteStream) or _is_empty(request):
             return True
         return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
+
+    async def buffer(self, request: _AnyRequest) -> None:
+        """Read a body into memory; what is sent then is replayable."""
+        await request.aread()
 
     def classify(self, error: Exception) -> Failure:
         """Classify a failed connection; a wrong certificate is not retryable."""
