@@ -23,7 +23,7 @@ from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
-from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold
+from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold, decode
 
 _AnyRequest: TypeAlias = Any
 _AnyResponse: TypeAlias = Any
@@ -230,33 +230,33 @@ class TransportAdapter:
 
     async def read_body(self, response: _AnyResponse, *, unsized: bool) -> bytes | None:
         """Read a short body, and keep it for the caller."""
-        held = _held(response)
-        if unsized:
-            raw = await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
-            return raw if raw is None or held is None else self._decoded(response, raw)
+        held, encoding = _held(response), response.headers.get("Content-Encoding")
         # A compressed body is short only until it is decompressed.
-        if not _is_short(response.headers) or "Content-Encoding" in response.headers:
+        if not unsized and (encoding is not None or not _is_short(response.headers)):
             return None
         # Reading cannot be resumed here, and a response that was not throttled is mostly returned.
-        is_throttled = response.status_code not in AMBIGUOUS
+        is_returned = unsized or response.status_code in AMBIGUOUS
         try:
-            async with asyncio.timeout(SHORT_TIME if is_throttled else None):
-                return await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
+            async with asyncio.timeout(None if is_returned else SHORT_TIME):
+                body = await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
         except TimeoutError as error:
             raise self.library.ReadTimeout(
                 "the body of a throttled response did not arrive"
             ) from error
+        if body is None or held is None or encoding is None:
+            return body
+        return self._decoded(encoding, body)
 
-    def _decoded(self, response: _AnyResponse, raw: bytes) -> bytes | None:
-        """Return a body without its Content-Encoding; None if it cannot be decoded."""
-        encoding = response.headers.get("Content-Encoding")
-        if encoding is None:
-            return raw
+    def _decoded(self, encoding: str, body: bytes) -> bytes | None:
+        """Decode a body; return None if it cannot be decoded, or is not short."""
+        decoded = b""
         try:
-            headers = {"Content-Encoding": encoding.encode()}  # a text would have to be ASCII
-            decoded: bytes = self.library.Response(200, headers=headers, content=raw).content
-        except self.library.DecodingError:
-            return None  # the caller's reading raises it too
+            for piece in decode(self.library, encoding, body):
+                decoded += piece
+                if len(decoded) > SHORT_BODY:
+                    return None
+        except self.library.DecodingError:  # the caller's reading raises it too
+            return None
         return decoded
 
     @contextmanager

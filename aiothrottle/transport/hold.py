@@ -12,7 +12,7 @@ cost stays as it was charged.
 import asyncio
 import math
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 from aiothrottle._http.terms import Settlement
@@ -185,6 +185,18 @@ _LONGEST_DECODED: Final = 1 << 24
 _ENCODED_PIECE: Final = 1 << 10
 
 
+def decode(library: Any, encoding: str, body: bytes) -> Iterator[bytes]:  # noqa: ANN401 - a module
+    """Yield the pieces of a body without its Content-Encoding.
+
+    Raises:
+        DecodingError: The library's: the body cannot be decoded.
+    """
+    encoded = (body[at : at + _ENCODED_PIECE] for at in range(0, len(body), _ENCODED_PIECE))
+    headers = {"Content-Encoding": encoding.encode()}  # a text would have to be ASCII
+    pieces: Iterator[bytes] = library.Response(200, headers=headers, content=encoded).iter_bytes()
+    return pieces
+
+
 class DecodedBody:
     """Feeds a settlement with the decoded body.
 
@@ -259,18 +271,13 @@ class DecodedBody:
 
     def _decode(self) -> bool:
         """Feed what was kept; return whether that is the whole body."""
-        kept = bytes(self._kept)
-        pieces = (kept[at : at + _ENCODED_PIECE] for at in range(0, len(kept), _ENCODED_PIECE))
-        response = self._library.Response(
-            200, headers={"Content-Encoding": self._encoding.encode()}, content=pieces
-        )
         size = 0
         try:
-            for decoded in response.iter_bytes():
-                size += len(decoded)
+            for piece in decode(self._library, self._encoding, bytes(self._kept)):
+                size += len(piece)
                 if size > _LONGEST_DECODED:
                     return False
-                self._settlement.feed(decoded)
+                self._settlement.feed(piece)
         except self._library.DecodingError:
             return False  # the caller's reading raises it too
         return True

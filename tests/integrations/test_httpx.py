@@ -6,10 +6,12 @@ The behaviour that they share with the other integrations is specified in `test_
 import asyncio
 import contextlib
 import gc
+import gzip
 import io
 import ssl
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -292,6 +294,24 @@ async def test_throttled_body_is_read(integration: Integration, length: str, beg
     async with integration.mock(respond) as at:
         assert (await at.send()).status == 200
     assert len(reads) == begun
+
+
+@transports
+async def test_body_is_unpacked_only_as_far_as_it_is_short(integration: Integration) -> None:
+    async def bomb() -> AsyncIterator[bytes]:
+        yield packed
+
+    packed, quota = gzip.compress(bytes(1 << 25)), {"X-RateLimit-Reset": "60"}
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", **quota}
+    mock = integration.library.MockTransport(responding(integration, 403, bomb, headers=headers))
+    transport = integration.module.ThrottledTransport("9/s", transport=mock, retry=ONCE)
+    tracemalloc.start()
+    try:
+        await transport.handle_async_request(integration.library.Request("GET", "http://host/"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 @transports
