@@ -476,6 +476,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 if settlement is not None:
                     settlement.end(complete=False)
             limits, _ = self._origins.read(host, status, headers)
+            self._apply(permit, limits)
             if permit is not None:
                 permit._hold_trial()
             return self._outcome(host, status, limits, permit, error=error)

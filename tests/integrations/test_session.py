@@ -164,6 +164,14 @@ async def test_iterator_is_the_same_for_each_attempt() -> None:
     assert received == [["1", "chat"]] * 2
 
 
+async def test_rejected_websocket_applies_the_quota() -> None:
+    limiter, quota = RateLimiter(9), {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": "30"}
+    async with SESSION.serve(answer(404, **quota), limiter=limiter) as at:
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await at.client.raw.ws_connect(at.url)
+        assert (await limiter.peek()).retry_after > 28
+
+
 async def test_wrong_iterator_raises_when_awaited() -> None:
     def raising() -> Iterator[tuple[str, str]]:
         raise LookupError
