@@ -79,24 +79,15 @@ class Tried(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """The requests of a step."""
+    """The requests of a step, and how long it took."""
 
     admitted: int = 0
     throttled: int = 0
+    seconds: float = 0.0
 
     @property
     def sent(self) -> int:
         return self.admitted + self.throttled
-
-
-class _Climb(NamedTuple):
-    """Requests per second: the fastest pace without a throttled one, and the slowest with one.
-
-    The former is 0, the latter infinite, if there was none.
-    """
-
-    clean: float
-    throttled: float
 
 
 @dataclass(slots=True, eq=False)
@@ -135,11 +126,11 @@ class Search:
             tried = await self._try(Advice(self.reported), _TRY_SECONDS)
             if tried.passed:
                 return tried
-        climb = await self._climb(burst)
-        measured = await self._measure(climb, burst)
+        clean, throttled = await self._climb(burst)
+        measured = await self._measure(clean, throttled, burst)
         # A bucket was filled meanwhile.
         size = math.ceil(burst.admitted - measured * burst.seconds)
-        rates = candidates(climb.clean, climb.throttled, measured, burst.admitted)
+        rates = candidates(clean, throttled, measured, burst.admitted)
         if rates:  # the last: it may admit such a burst after each wait, and no more
             window = burst.admitted / (burst.seconds + self.wait)
             rates.append(_roundest(window * (1 - _ERROR), window))
@@ -166,41 +157,44 @@ class Search:
                 return
             self.wait *= 2
 
-    async def _climb(self, burst: Sighting) -> _Climb:
-        """Send evenly and ever faster until a request is throttled."""
+    async def _climb(self, burst: Sighting) -> tuple[float, float]:
+        """Send evenly and ever faster until a request is throttled.
+
+        Returns:
+            Requests per second: the fastest pace without a throttled one, 0 if there was none; and
+            the slowest with one, infinite if there was none.
+        """
         pace = burst.admitted / (burst.seconds + self.wait)
         clean = 0.0
         while self._goes_on:
             await asyncio.sleep(1 / pace)  # since the last request of the step before
-            began_at = _now()
-            seconds = max(_STEP_SECONDS, _STEP_REQUESTS / pace)
-            count = await self._pace(pace, seconds, tolerated=0)
+            count = await self._pace(pace, max(_STEP_SECONDS, _STEP_REQUESTS / pace), tolerated=0)
             if not count.throttled:
                 # A busy client sends more slowly than it should.
-                clean = min(pace, count.admitted / (_now() - began_at))
+                clean = min(pace, count.admitted / count.seconds)
                 pace *= _GROWTH
             elif clean or pace < _SLOWEST:
-                return _Climb(clean, pace)
+                return clean, pace
             else:  # still in the wake of the burst, or that slow
                 pace /= 2
                 await asyncio.sleep(self.wait)
-        return _Climb(clean, math.inf)
+        return clean, math.inf
 
-    async def _measure(self, climb: _Climb, burst: Sighting) -> float:
+    async def _measure(self, clean: float, throttled: float, burst: Sighting) -> float:
         """Return what is admitted in the long run at the throttled pace; 0.0: that is not known."""
-        if not (self._goes_on and climb.clean):
+        if not (self._goes_on and clean):
             return 0.0
-        seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / climb.throttled))
+        seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / throttled))
         began_at, counts = _now(), list[int]()
         for part in range(1, _PARTS + 1):
-            count = await self._pace(climb.throttled, began_at + part * seconds - _now())
+            count = await self._pace(throttled, began_at + part * seconds - _now())
             counts.append(count.admitted)
             await asyncio.sleep(began_at + part * seconds - _now())
         # Nothing is left of a bucket at both ends, so its size makes no difference.
         measured = sum(counts) / (_now() - began_at)
         if not measured or max(counts) > _UNSTEADY * min(counts) + _FEW:
             return 0.0
-        return 0.0 if await self._admits_more(climb.clean, measured, burst.admitted) else measured
+        return 0.0 if await self._admits_more(clean, measured, burst.admitted) else measured
 
     async def _admits_more(self, pace: float, measured: float, burst: int) -> bool:
         """Return whether a pace above the measured one can be kept up, not only by a bucket."""
@@ -210,19 +204,16 @@ class Search:
         if seconds > _LONGEST_TRY:
             return False
         await asyncio.sleep(self.wait)
-        began_at = _now()
         count = await self._pace(pace, seconds, tolerated=0)
-        return not count.throttled and count.sent - measured * (_now() - began_at) > burst
+        return not count.throttled and count.sent - measured * count.seconds > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
         self.progress(f"trying {advice.python}")
         await asyncio.sleep(self.wait)
-        began_at = _now()
         tolerated = _TOLERATED if advice.spaced else 0
         count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
-        lasted = _now() - began_at
         passed = count.throttled <= tolerated and self.left > 0
-        return Tried(advice, count.sent, lasted, passed, count.throttled)
+        return Tried(advice, count.sent, count.seconds, passed, count.throttled)
 
     async def _pace(self, rate: float, seconds: float, *, tolerated: float = math.inf) -> _Count:
         self.progress(f"sending {number(rate, 3)} a second")
@@ -232,8 +223,8 @@ class Search:
 
     async def _send_for(self, limiter: RateLimiter, seconds: float, *, tolerated: float) -> _Count:
         """Send what the limiter grants within some seconds, until too many are throttled."""
-        end = _now() + seconds
-        count = _Count()
+        began_at = _now()
+        end, count = began_at + seconds, _Count()
 
         async def work() -> None:
             while self.left > 0 and count.throttled <= tolerated:
@@ -250,6 +241,7 @@ class Search:
         async with asyncio.TaskGroup() as group:
             for _ in range(self.at_once):
                 group.create_task(work())
+        count.seconds = _now() - began_at
         return count
 
     async def _counted(self) -> Reply:
