@@ -48,8 +48,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
@@ -117,6 +116,10 @@ class Adapter(Protocol[_Request_contra, _Response]):
     An adapter decides nothing about retries or pauses. None of its methods waits for a limiter, and
     each that awaits leaves no slot held when it is cancelled.
     """
+
+    def origin(self, url: Any, /) -> str:  # noqa: ANN401 - as `Request.url`
+        """Return the server of a URL: its host as DNS has it, with any port but the usual one."""
+        ...
 
     def is_replayable(self, request: _Request_contra, /) -> bool:
         """Return whether another attempt would send the same body.
@@ -292,9 +295,8 @@ class RetryLoop(Generic[_Request, _Response]):
 
     Args:
         adapter: Translates for the client.
-        options: The options of the integration.
-        origin: Returns the server of a request, by its method and URL. Adaptive throttling and,
-            without an admission, the retry budget are per server.
+        options: The options of the integration. Adaptive throttling and, without an admission, the
+            retry budget are per server.
         admission: Finds the limiter of a request. None: an integration further in waits, if any.
         on_grant: Called with each request and its permit; it may raise, and nothing is sent.
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
@@ -307,7 +309,6 @@ class RetryLoop(Generic[_Request, _Response]):
         self,
         adapter: Adapter[_Request, _Response],
         options: Options,
-        origin: Callable[[str, Any], str],
         admission: Admission | None = None,
         *,
         on_grant: Callable[[_Request, Permit], None] | None = None,
@@ -316,7 +317,6 @@ class RetryLoop(Generic[_Request, _Response]):
     ) -> None:
         retry = options.retry
         self._adapter = adapter
-        self._origin = origin
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
@@ -368,12 +368,10 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._buffers and not replayable:
             await adapter.buffer(request)
             replayable = adapter.is_replayable(request)
-        terms = self._known_terms.get(request) if self._known_terms else None
-        if terms is None and throttle is None:
-            terms = self._usual
-        if terms is None:
-            terms = self._terms(request, throttle)
-        server = self._origin(request.method, request.url) if self._drops else None
+        known = self._known_terms.get(request) if self._known_terms else None
+        usual = self._usual if throttle is None else None
+        terms: Terms = known or usual or self._terms(request, throttle)
+        server = adapter.origin(request.url) if self._drops else None
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
@@ -381,7 +379,7 @@ class RetryLoop(Generic[_Request, _Response]):
             if terms.limiter is not None:
                 permit = await (
                     terms.limiter.throttle(terms.cost, terms.priority, terms.timeout).__aenter__()
-                    if server is None and outcome is None  # a coroutine less
+                    if outcome is None and not self._drops  # a coroutine less
                     else self._enter(terms, server, outcome)
                 )
             try:
@@ -412,7 +410,7 @@ class RetryLoop(Generic[_Request, _Response]):
             if outcome.throttled:
                 # At the end of the queue it would be throttled anew after each pause, with all that
                 # start at once, and use up its attempts.
-                terms = terms._replace(priority=terms.priority + 1)
+                terms = replace(terms, priority=terms.priority + 1)
                 if self._known_terms is not None:
                     self._known_terms[request] = terms
             if not await self._wait(request, permit, attempts, outcome, replayable):
@@ -421,10 +419,8 @@ class RetryLoop(Generic[_Request, _Response]):
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request; without an admission, its origin as the key."""
         if self._admission is None:
-            return Terms(None, self._origin(request.method, request.url))
-        terms = self._admission.terms(
-            request.method, request.url, partial(self._adapter.view, request), throttle
-        )
+            return Terms(None, self._adapter.origin(request.url))
+        terms = self._admission.terms(request, throttle)
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms

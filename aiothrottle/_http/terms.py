@@ -14,8 +14,9 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 from weakref import WeakSet
 
 from aiothrottle._checks import check_names, check_number, shown
@@ -44,7 +45,8 @@ _RATES = (int, float, str, Rate, AdaptiveRate, list, Mapping)
 _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
-class Terms(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Terms:
     """On which terms a request waits for its limiter."""
 
     #: None: an integration further in waits, if any.
@@ -103,7 +105,8 @@ class Admission:
         limiter: One for all requests, or one for each key; or a `PerLoop` of these; or the rate
             limit of one to make.
         options: The options of the integration.
-        origin: Returns the key of a request that has none by an option, from method and URL.
+        origin: Returns the key of a request that has none by an option, from its URL.
+        view: Returns what a hook sees of a request.
 
     Raises:
         TypeError: `limiter` is of a wrong type.
@@ -111,7 +114,11 @@ class Admission:
     """
 
     def __init__(
-        self, limiter: LimiterLike, options: Options, origin: Callable[[str, Any], str]
+        self,
+        limiter: LimiterLike,
+        options: Options,
+        origin: Callable[[Any], str],
+        view: Callable[[Any], Request],
     ) -> None:
         if not isinstance(limiter, AnyLimiter | PerLoop):
             if not isinstance(limiter, _RATES):
@@ -127,6 +134,7 @@ class Admission:
         #: What was given, or made of it.
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
+        self._view = view
         self._options = options
         self._has_hooks = any(
             hook is not None
@@ -150,19 +158,11 @@ class Admission:
             expect_outcomes(limiter)
         return limiter
 
-    def terms(
-        self,
-        method: str,
-        url: Any,  # noqa: ANN401 - as the client has it
-        view: Callable[[], Request],
-        override: object,
-    ) -> Terms:
+    def terms(self, request: Any, override: object) -> Terms:  # noqa: ANN401 - the client's own
         """Return the terms of a request.
 
         Args:
-            method: The method, in capitals.
-            url: The URL.
-            view: Returns what a hook sees of the request.
+            request: The request.
             override: A `Throttle` of this request; None: it overrides nothing.
 
         Raises:
@@ -171,7 +171,7 @@ class Admission:
             Exception: What a hook raised.
         """
         own = _checked(override)
-        seen = view() if self._has_hooks else None
+        seen = self._view(request) if self._has_hooks else None
         cost = self._value("cost", own, seen, ONE)
         if not _is_cost(cost):
             raise TypeError(
@@ -185,7 +185,7 @@ class Admission:
         limiter = self.limiter
         if isinstance(limiter, KeyedRateLimiter):
             if key is None:
-                key = self._origin(method, url)
+                key = self._origin(request.url)
             try:
                 limiter = limiter[key]  # last, as it may make it
             except TypeError as error:

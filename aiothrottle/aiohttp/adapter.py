@@ -37,12 +37,6 @@ from aiothrottle._statuses import SWITCHING_PROTOCOLS
 from aiothrottle.aiohttp.body import is_plain_form
 from aiothrottle.permit import Permit
 
-
-def origin_of(_method: str, url: URL) -> str:
-    """Return the host of the URL as DNS has it, with any port but the default one."""
-    return origin(url.scheme, url.raw_host or "", url.port)
-
-
 _Request_contra = TypeVar("_Request_contra", contravariant=True)
 
 _WRONG_CERTIFICATE = (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)
@@ -58,6 +52,10 @@ class AiohttpAdapter(Generic[_Request_contra]):
     def __init__(self, options: Options) -> None:
         self._max_hold = options.max_hold
         self._hold_websockets = options.hold_websockets
+
+    def origin(self, url: URL, /) -> str:
+        """Return the server of a URL."""
+        return origin(url.scheme, url.raw_host or "", url.port)
 
     def classify(self, error: Exception) -> Failure:
         """Classify a failed connection; a wrong certificate is not retryable."""

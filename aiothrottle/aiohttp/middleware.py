@@ -24,7 +24,6 @@ from aiothrottle._http.terms import Admission, LimiterLike, Terms
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
-    origin_of,
     without_resending,
 )
 from aiothrottle.aiohttp.body import check_open, is_replayable, prepare_again, read_into_memory
@@ -65,12 +64,12 @@ class ThrottleMiddleware:
         self._begin(limiter, replace(checked, retry=replace(checked.retry, attempts=1)))
 
     def _begin(self, limiter: LimiterLike, options: Options) -> None:
-        self._admission = Admission(limiter, options, origin_of)
+        adapter = _MiddlewareAdapter(options)
+        self._admission = Admission(limiter, options, adapter.origin, adapter.view)
         self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
         self._loop = RetryLoop(
-            _MiddlewareAdapter(options),
+            adapter,
             options,
-            origin_of,
             self._admission,
             on_grant=self._granted,
             # A `RetryMiddleware` around this one sends the same request for each attempt.
@@ -141,7 +140,6 @@ class RetryMiddleware:
         self._loop = RetryLoop(
             _MiddlewareAdapter(checked),
             checked,
-            origin_of,
             inner_permit=None if throttle is None else throttle.permit_of,
         )
 

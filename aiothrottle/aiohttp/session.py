@@ -58,7 +58,6 @@ from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
-    origin_of,
     without_resending,
 )
 from aiothrottle.aiohttp.body import (
@@ -344,10 +343,9 @@ class ThrottledSession:
                 "but session= is given as well; give one of them"
             )
         self._adapter = SessionAdapter(for_client_session if session is None else session, options)
-        self._admission = Admission(limiter, options, origin_of)
-        self._loop = RetryLoop[Call, ClientResponse](
-            self._adapter, options, origin_of, self._admission
-        )
+        adapter = self._adapter
+        self._admission = Admission(limiter, options, adapter.origin, adapter.view)
+        self._loop = RetryLoop[Call, ClientResponse](adapter, options, self._admission)
         self._retry = options.retry
         # There is no public way to ask a session for it.
         self._raise_for_status: _RaiseForStatus = (

@@ -51,14 +51,15 @@ class Transport(Generic[_Request, _Response, _Base]):
     ) -> None:
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
-        self._admission = Admission(limiter, checked, origin_of)
+        adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
+        self._admission = Admission(limiter, checked, adapter.origin, adapter.view)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
         self._transport: Any = library.AsyncHTTPTransport() if transport is None else transport
         self._retry = checked.retry
-        self._adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
-        self._loop = RetryLoop[Any, Any](self._adapter, checked, origin_of, self._admission)
+        self._adapter = adapter
+        self._loop = RetryLoop[Any, Any](adapter, checked, self._admission)
         # How often it was closed: what waits then is not sent.
         self._closings = 0
 
@@ -182,6 +183,10 @@ class TransportAdapter:
                 hold = Hold(permit, response.stream, self.max_hold, self._holds)
                 response.stream = self.held_stream(hold)
         return response.status_code, response.headers
+
+    def origin(self, url: Any) -> str:  # noqa: ANN401 - of either library
+        """Return the server of a URL."""
+        return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
 
     def view(self, request: _AnyRequest) -> HookRequest:
         """Return what a hook sees of a request."""
@@ -318,11 +323,6 @@ class TransportAdapter:
 
 def _held(response: _AnyResponse) -> HeldStream | None:
     return response.stream if isinstance(response.stream, HeldStream) else None
-
-
-def origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
-    """Return the host of the URL as DNS has it, with any port but the default one."""
-    return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
 
 
 def _is_of_a_certificate(error: BaseException | None) -> bool:

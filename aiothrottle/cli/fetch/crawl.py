@@ -18,7 +18,6 @@ from aiothrottle._checks import duration
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Admission
-from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.session import Call, SessionAdapter
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
@@ -146,9 +145,9 @@ class Crawl:
 
     def __post_init__(self) -> None:
         """Make the loop that retries, as a `ThrottledSession` does."""
-        self._adapter = SessionAdapter(self.client, self.options)
-        admission = Admission(self.limiter, self.options, origin_of)
-        self._loop = RetryLoop(self._adapter, self.options, origin_of, admission)
+        self._adapter = adapter = SessionAdapter(self.client, self.options)
+        admission = Admission(self.limiter, self.options, adapter.origin, adapter.view)
+        self._loop = RetryLoop(adapter, self.options, admission)
         self.limiter.observe(self._observe)
 
     async def run(self, workers: int) -> None:
