@@ -77,7 +77,7 @@ class Level:
 
     def put_in_each(self, instants: Sequence[float], limit: float, period: float) -> None:
         """Put a token in at each of the timestamps."""
-        tokens, at, since = self.tokens, self.at, self.since
+        tokens, at = self.tokens, self.at
         if len(instants) > 1:
             # Far below the rate all that there can be has drained before the last of them.
             last, before = instants[-1], max(at, *instants[:-1])
@@ -85,27 +85,17 @@ class Level:
                 self.tokens, self.at = 1.0, last
                 self.forget(last)
                 return
-        # Between these two `_note` would only move the last end: most of many are.
-        low = close = math.inf
-        for now in instants:
+        for now in instants:  # `put_in`, inlined
             if now > at:
                 tokens -= (now - at) * limit / period
                 at = now
-                if tokens <= 0.0:
-                    since = now
-                    tokens = 1.0
-                    low = math.inf
-                    continue
-                if low < tokens < close:
-                    self.ends[-1] = now
+                if tokens > 0.0:
+                    self._note(now, tokens)
                 else:
-                    if since > self.since:
-                        self.forget(since)
-                    low, close = self._note(now, tokens)
+                    self.forget(now)
+                    tokens = 0.0
             tokens += 1.0
         self.tokens, self.at = tokens, at
-        if since > self.since:
-            self.forget(since)
 
     def take_out(self, now: float, cost: float, at: float, limit: float, period: float) -> None:
         """Take out what would not be in the bucket if `cost` had not been put in at `at`."""
@@ -158,14 +148,11 @@ class Level:
             self.ends.clear()
             self.lows.clear()
 
-    def _note(self, now: float, low: float) -> tuple[float, float]:
-        """Record that the bucket holds only `low` now, in place of the lows that this undercuts.
-
-        Return the two levels between which the next call would only move the last of the ends.
-        """
+    def _note(self, now: float, low: float) -> None:
+        """Record that the bucket holds only `low` now, in place of the lows that this undercuts."""
         if low <= ROUNDING:
             self.forget(now)
-            return math.inf, math.inf
+            return
         ends, lows = self.ends, self.lows
         while lows and lows[-1] >= low:
             lows.pop()
@@ -178,8 +165,6 @@ class Level:
             ends.append(now)
             if len(lows) > 2 * _MANY:
                 self._thin_out(low / _MANY)
-                lows = self.lows
-        return lows[-1], lows[-1] * _CLOSE if len(lows) >= _MANY else 0.0
 
     def _thin_out(self, apart: float) -> None:
         """Merge lows that are closer than that."""
