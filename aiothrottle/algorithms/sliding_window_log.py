@@ -23,11 +23,11 @@ from aiothrottle.algorithms.protocol import (
 from aiothrottle.algorithms.windows import Window
 from aiothrottle.rate import Rate, RateLike, as_rate
 
-# Python counts small numbers down without allocating.
-_ROOM = 256
-# Whether a dump has the costs, or not since they are all 1. Then room, last, used.
+# While there is room, what has left the window is looked for once in so many entries.
+_OFTEN = 256
+# Whether a dump has the costs, or not since they are all 1. Then last and used.
 _UNIT_KIND, _COST_KIND = 0x11, 0x12
-_HEAD = struct.Struct("<BHdd")
+_HEAD = struct.Struct("<B2xdd")
 
 
 # A quarter of the memory of a list of floats, and freed at once.
@@ -47,15 +47,13 @@ class SlidingWindowLogState:
 
     While every cost is 1 the log is all there is. A cost of another size adds `costs`, as long as
     the log, and their sum `used`. What has left the window stays in the log until its room is
-    needed: `room` costs of 1 can be taken before that. The first `gone` entries count no more: they
-    are deleted many at a time. `last` is the latest timestamp there was, even if what was taken
-    then has been given back. Of the deleted entries only the sum of their costs is known,
-    `deleted`, the latest timestamp, `deleted_at`, and that the windows until now admitted no more
-    than `deleted_limit` in any `deleted_period`.
+    needed. The first `gone` entries count no more: they are deleted many at a time. `last` is the
+    latest timestamp there was, even if what was taken then has been given back. Of the deleted
+    entries only the sum of their costs is known, `deleted`, the latest timestamp, `deleted_at`, and
+    that the windows until now admitted no more than `deleted_limit` in any `deleted_period`.
     """
 
     log: "array[float]" = field(default_factory=_numbers)
-    room: int = 0
     last: float = -math.inf
     costs: list[float] | None = None
     used: float = 0.0
@@ -122,11 +120,12 @@ class SlidingWindowLog(Window):
 
     def take(self, state: SlidingWindowLogState, now: float, cost: float) -> None:
         """Add `cost` to the log."""
-        if cost == 1.0 and state.room and now >= state.last:
-            state.room -= 1
-            state.last = now
-            state.log.append(now)
-            return
+        if cost == 1.0 and state.costs is None and now >= state.last:
+            entries = len(state.log)
+            if entries - state.gone < self._limit and entries % _OFTEN:
+                state.log.append(now)
+                state.last = now
+                return
         if cost == 0:
             return
         if state.log:
@@ -142,7 +141,6 @@ class SlidingWindowLog(Window):
         used = len(state.log) - state.gone if state.costs is None else state.used
         if used > state.deleted_limit:
             state.deleted_limit = used
-        state.room = self._room(state)
 
     def allowance(self, state: SlidingWindowLogState, now: float, most: int) -> int:
         """Return how many the window has room for now: later there is only more."""
@@ -165,7 +163,6 @@ class SlidingWindowLog(Window):
             self._forget(state, ordered[-1])
             state.log.fromlist(ordered)
             state.last = ordered[-1]
-            state.room = self._room(state)
 
     def remaining(self, state: SlidingWindowLogState, now: float) -> float:
         """Tokens that the last period leaves of the limit."""
@@ -214,7 +211,6 @@ class SlidingWindowLog(Window):
             cost -= taken
         if len(log) == state.gone:
             self._clear(state)
-        state.room = self._room(state)
 
     def dump(self, state: SlidingWindowLogState) -> bytes:
         """Return the log as bytes."""
@@ -222,7 +218,7 @@ class SlidingWindowLog(Window):
         costs = (state.costs or [])[state.gone :]
         numbers = [*state.log[state.gone :], *costs]
         used = state.used if _adds_up(costs, state.used) else sum(costs)
-        head = _HEAD.pack(kind, state.room, state.last, used)
+        head = _HEAD.pack(kind, state.last, used)
         return head + struct.pack(f"<{len(numbers)}d", *numbers)
 
     def load(self, data: bytes) -> SlidingWindowLogState:
@@ -237,7 +233,7 @@ class SlidingWindowLog(Window):
                 f"not a dump of {algorithm}: {len(data)} bytes are too few, or half an entry"
             )
         count = (len(data) - _HEAD.size) // size
-        kind, room, last, used = _HEAD.unpack_from(data)
+        kind, last, used = _HEAD.unpack_from(data)
         numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
         log = _numbers(numbers[:count])
         costs = list(numbers[count:]) if kind == _COST_KIND else None
@@ -247,12 +243,9 @@ class SlidingWindowLog(Window):
             check_dumped(number, algorithm)
         for number in costs or ():
             check_dumped(number, algorithm, least=math.ulp(0.0))
-        state = SlidingWindowLogState(log, room, last, costs, used)
+        state = SlidingWindowLogState(log, last, costs, used)
         in_order = all(instant <= later for instant, later in pairwise([*log, last]))
-        if costs is None:
-            fits = room <= self._room(state) and used == 0.0
-        else:
-            fits = count > 0 and room == 0 and _adds_up(costs, used)
+        fits = used == 0.0 if costs is None else count > 0 and _adds_up(costs, used)
         if not (in_order and fits):
             raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
         return state
@@ -266,7 +259,6 @@ class SlidingWindowLog(Window):
         if not isinstance(old, SlidingWindowLog):
             return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
-        kept.room = 0
         kept.deleted_limit = max(kept.deleted_limit, old._limit)
         kept.deleted_period = min(kept.deleted_period, old._period)
         kept.gone = 0
@@ -348,9 +340,3 @@ class SlidingWindowLog(Window):
         state.costs = [1.0] * len(state.log)
         state.used = len(state.log) - state.gone
         return state.costs
-
-    def _room(self, state: SlidingWindowLogState) -> int:
-        """Return how many costs of 1 fit without deleting anything from the log."""
-        if state.costs is not None:
-            return 0
-        return max(0, min(_ROOM, int(self._limit) - len(state.log) + state.gone))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores.record import Record, other_algorithm, portable, seal
+from aiothrottle.stores.record import Record, other_algorithm, seal
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable
 from aiothrottle.stores.store import Answer, Key, Step, name_of
 
@@ -88,7 +88,6 @@ class MemoryStore(SlotStore):
             elif entry.algorithm != algorithm:
                 if seal(entry.algorithm) != seal(algorithm):
                     raise other_algorithm(key, algorithm)
-                portable(entry.algorithm, entry.record.state)
                 entry.algorithm = algorithm
             answer = entry.record.apply(algorithm, clock, step)
             # Not sooner than before: the limiter of this call may have a shorter period.

@@ -175,7 +175,7 @@ class Record:
     def dump(self, algorithm: Algorithm[Any]) -> bytes:
         """Write the record as bytes."""
         head = HEAD.pack(seal(algorithm), self.seen, self.ahead, self.last)
-        return head + capabilities(algorithm).dump(algorithm, portable(algorithm, self.state))
+        return head + capabilities(algorithm).dump(algorithm, self.state)
 
     @classmethod
     def load(cls, algorithm: Algorithm[Any], key: object, data: bytes) -> "Record":
@@ -229,16 +229,6 @@ def _exhaust(algorithm: Algorithm[Any], state: Any, now: float) -> None:  # noqa
             _exhaust(each, part, now)
     elif algorithm.capacity < math.inf:
         algorithm.take(state, now, algorithm.capacity)
-
-
-def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of any algorithm
-    """Return the state without what holds only for the limits of this instance."""
-    if isinstance(algorithm, SlidingWindowLog):
-        state.room = 0
-    elif isinstance(algorithm, AllOf | PerResource):
-        for each, part in zip(algorithm.algorithms, state, strict=True):
-            portable(each, part)
-    return state
 
 
 def seal(algorithm: Algorithm[Any]) -> bytes:
