@@ -15,16 +15,16 @@ one undercuts is of no use: the rest are steps that rise.
 """
 
 import math
-import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 from aiothrottle.algorithms.protocol import (
     Algorithm,
     all_used_now,
-    check_dumped,
+    check_times,
+    check_tokens,
     pack,
     set_fields,
     unpack,
@@ -177,41 +177,6 @@ class Level:
                 lows.append(low)
         self.ends, self.lows = ends, lows
 
-    # ---- bytes -----------------------------------------------------------------------------------
-
-    def dump(self, kind: int) -> bytes:
-        """Return all numbers as bytes, of which the first is `kind`."""
-        pairs = [number for pair in zip(self.ends, self.lows, strict=True) for number in pair]
-        return pack(kind, self.tokens, self.at, self.since, *pairs)
-
-    @classmethod
-    def load(cls, kind: int, data: bytes, algorithm: str) -> Self:
-        """Return the level that was dumped.
-
-        Raises:
-            ValueError: The bytes are not such a dump.
-        """
-        size = 1 + 3 * 8
-        tokens, at, since = unpack(kind, data[:size], algorithm, 3)
-        rest = data[size:]
-        if len(rest) % 16 or len(rest) > 2 * _MANY * 16:
-            raise ValueError(
-                f"not a dump of {algorithm}: {len(data)} bytes are too many, or half a pair"
-            )
-        numbers = struct.unpack(f"<{len(rest) // 8}d", rest)
-        ends, lows = list(numbers[::2]), list(numbers[1::2])
-        for amount in (tokens, *lows):
-            check_dumped(amount, algorithm, least=0.0)
-        for timestamp in (at, since):
-            check_dumped(timestamp, algorithm, fresh=True)
-        for timestamp in ends:
-            check_dumped(timestamp, algorithm)
-        known = [since, *ends, at]
-        unused = at == -math.inf and tokens > 0.0
-        if unused or known != sorted(known) or lows != sorted(lows):
-            raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
-        return cls(tokens, at, since, ends, lows)
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Draining:
@@ -336,8 +301,20 @@ class Draining:
 
     def dump(self, state: Level) -> bytes:
         """Return the level as bytes."""
-        return state.dump(self._kind)
+        pairs = [number for pair in zip(state.ends, state.lows, strict=True) for number in pair]
+        return pack(self._kind, state.tokens, state.at, state.since, *pairs)
 
     def load(self, data: bytes) -> Level:
         """Return the level that was dumped."""
-        return Level.load(self._kind, data, type(self).__name__)
+        algorithm = type(self).__name__
+        tokens, at, since, *pairs = unpack(self._kind, data, algorithm, 3, group=2)
+        ends, lows = pairs[::2], pairs[1::2]
+        if len(lows) > 2 * _MANY:
+            raise ValueError(f"not a dump of {algorithm}: {len(data)} bytes are too many")
+        check_tokens(algorithm, tokens, *lows)
+        check_times(algorithm, at, since, *ends)
+        known = [since, *ends, at]
+        unused = at == -math.inf and tokens > 0.0
+        if unused or known != sorted(known) or lows != sorted(lows):
+            raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
+        return Level(tokens, at, since, ends, lows)

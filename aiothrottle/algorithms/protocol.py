@@ -435,8 +435,15 @@ def pack(kind: int, *numbers: float) -> bytes:
     return struct.pack(f"<B{len(numbers)}d", kind, *numbers)
 
 
-def unpack(kind: int, data: bytes, algorithm: str, count: int) -> tuple[float, ...]:
+def unpack(kind: int, data: bytes, algorithm: str, count: int, group: int = 0) -> tuple[float, ...]:
     """Return the numbers of a dump.
+
+    Args:
+        kind: Its first byte.
+        data: The dump.
+        algorithm: What it is of, for the message.
+        count: How many numbers it has.
+        group: Behind these it has any number of groups of so many.
 
     Raises:
         ValueError: The first byte is not `kind`, or there are not so many numbers.
@@ -445,36 +452,39 @@ def unpack(kind: int, data: bytes, algorithm: str, count: int) -> tuple[float, .
         begin = f"begin with {data[0]:#04x}, not {kind:#04x}" if data else "are empty"
         raise ValueError(f"not a dump of {algorithm}: the bytes {begin}")
     size = 1 + 8 * count
+    if group and len(data) > size:
+        size += (len(data) - size) // (8 * group) * 8 * group
     if len(data) != size:
         raise ValueError(f"not a dump of {algorithm}: {len(data)} bytes instead of {size}")
-    return struct.unpack(f"<{count}d", data[1:])
+    return struct.unpack(f"<{size // 8}d", data[1:])
 
 
-def check_dumped(
-    number: float,
-    algorithm: str,
-    *,
-    least: float = -math.inf,
-    fresh: bool = False,
-    whole: bool = False,
-) -> None:
-    """Check a number of a dump.
+def check_tokens(algorithm: str, *tokens: float, least: float = 0.0) -> None:
+    """Check the tokens of a dump.
 
     Args:
-        number: The number.
-        algorithm: What the dump is of, for the message.
-        least: The least that it can be.
-        fresh: Whether it is of a time, so minus infinity in an unused state.
-        whole: Whether it has to be a whole number.
+        algorithm: What it is of, for the message.
+        tokens: The tokens.
+        least: The least that they can be.
 
     Raises:
-        ValueError: No state holds that number: NaN, infinity and so on.
+        ValueError: No state holds such a number: NaN, infinity and so on.
     """
-    if fresh and number == -math.inf:
-        return
-    if (
-        not (least <= number and abs(number) < _MOST)
-        or (fresh and not whole and abs(number) > LATEST)
-        or (whole and not number.is_integer())
-    ):
-        raise ValueError(f"not a dump of {algorithm}: it cannot contain {number!r}")
+    for number in tokens:
+        if not least <= number < _MOST:
+            raise ValueError(f"not a dump of {algorithm}: it cannot contain {number!r}")
+
+
+def check_times(algorithm: str, *timestamps: float) -> None:
+    """Check the timestamps of a dump; minus infinity is that of an unused state.
+
+    Args:
+        algorithm: What it is of, for the message.
+        timestamps: The timestamps.
+
+    Raises:
+        ValueError: No state holds such a number.
+    """
+    for number in timestamps:
+        if number != -math.inf and not abs(number) <= LATEST:
+            raise ValueError(f"not a dump of {algorithm}: it cannot contain {number!r}")

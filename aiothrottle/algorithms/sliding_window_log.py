@@ -5,7 +5,6 @@ The definition of such a limit, with every timestamp kept.
 
 import bisect
 import math
-import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,11 @@ from typing import Any, cast
 from aiothrottle.algorithms.protocol import (
     Algorithm,
     all_used_now,
-    check_dumped,
+    check_times,
+    check_tokens,
+    pack,
     set_fields,
+    unpack,
     until,
 )
 from aiothrottle.algorithms.windows import Window
@@ -25,9 +27,8 @@ from aiothrottle.rate import Rate, RateLike, as_rate
 
 # While there is room, what has left the window is looked for once in so many entries.
 _OFTEN = 256
-# Whether a dump has the costs, or not since they are all 1. Then last and used.
-_UNIT_KIND, _COST_KIND = 0x11, 0x12
-_HEAD = struct.Struct("<B2xdd")
+# The first byte of a dump without the costs, as they are all 1, and of one with them.
+_UNIT_KIND, _COST_KIND = 0x13, 0x14
 
 
 # A quarter of the memory of a list of floats, and freed at once.
@@ -216,39 +217,27 @@ class SlidingWindowLog(Window):
         """Return the log as bytes."""
         kind = _UNIT_KIND if state.costs is None else _COST_KIND
         costs = (state.costs or [])[state.gone :]
-        numbers = [*state.log[state.gone :], *costs]
         used = state.used if _adds_up(costs, state.used) else sum(costs)
-        head = _HEAD.pack(kind, state.last, used)
-        return head + struct.pack(f"<{len(numbers)}d", *numbers)
+        return pack(kind, state.last, used, *state.log[state.gone :], *costs)
 
     def load(self, data: bytes) -> SlidingWindowLogState:
         """Return the state that was dumped."""
         algorithm = "SlidingWindowLog"
-        if not data or data[0] not in {_UNIT_KIND, _COST_KIND}:
-            begin = f"begin with {data[0]:#04x}" if data else "are empty"
-            raise ValueError(f"not a dump of {algorithm}: the bytes {begin}")
-        size = 8 if data[0] == _UNIT_KIND else 16
-        if len(data) < _HEAD.size or (len(data) - _HEAD.size) % size:
-            raise ValueError(
-                f"not a dump of {algorithm}: {len(data)} bytes are too few, or half an entry"
-            )
-        count = (len(data) - _HEAD.size) // size
-        kind, last, used = _HEAD.unpack_from(data)
-        numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
-        log = _numbers(numbers[:count])
-        costs = list(numbers[count:]) if kind == _COST_KIND else None
-        check_dumped(last, algorithm, fresh=True)
-        check_dumped(used, algorithm, least=0.0)
-        for number in numbers[:count]:
-            check_dumped(number, algorithm)
-        for number in costs or ():
-            check_dumped(number, algorithm, least=math.ulp(0.0))
-        state = SlidingWindowLogState(log, last, costs, used)
-        in_order = all(instant <= later for instant, later in pairwise([*log, last]))
-        fits = used == 0.0 if costs is None else count > 0 and _adds_up(costs, used)
+        if data[:1] == bytes([_COST_KIND]):
+            last, used, *numbers = unpack(_COST_KIND, data, algorithm, 2, group=2)
+            half = len(numbers) // 2
+            entries, costs = numbers[:half], numbers[half:]
+            fits = bool(costs) and _adds_up(costs, used)
+            check_tokens(algorithm, *costs, least=math.ulp(0.0))
+        else:
+            last, used, *entries = unpack(_UNIT_KIND, data, algorithm, 2, group=1)
+            costs, fits = None, used == 0.0
+        check_tokens(algorithm, used)
+        check_times(algorithm, last, *entries)
+        in_order = all(-math.inf < at <= later for at, later in pairwise([*entries, last]))
         if not (in_order and fits):
             raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
-        return state
+        return SlidingWindowLogState(_numbers(entries), last, costs, used)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowLogState:
         """Continue with the log of another window; how much fits is found anew.

@@ -15,7 +15,8 @@ from aiothrottle._checks import check_whole
 from aiothrottle.algorithms.protocol import (
     Algorithm,
     all_used_now,
-    check_dumped,
+    check_times,
+    check_tokens,
     edge,
     pack,
     set_fields,
@@ -167,10 +168,10 @@ class Sections(Window):
         """Return the state that was dumped."""
         algorithm = type(self).__name__
         newest, *counts = unpack(self._kind, data, algorithm, 1 + self._number)
-        check_dumped(newest, algorithm, fresh=True, whole=True)
-        check_dumped(newest * self._width, algorithm, fresh=True)
-        for count in (*counts, sum(counts)):
-            check_dumped(count, algorithm, least=0.0)
+        check_times(algorithm, newest * self._width)
+        check_tokens(algorithm, *counts, sum(counts))
+        if newest > -math.inf and not newest.is_integer():
+            raise ValueError(f"not a dump of {algorithm}: it cannot contain {newest!r}")
         if newest == -math.inf and any(counts):
             raise ValueError(f"not a dump of {algorithm}: tokens without a section")
         return Counts(counts, newest)

@@ -24,7 +24,8 @@ from aiothrottle.algorithms.protocol import (
     LATEST,
     Algorithm,
     capabilities,
-    check_dumped,
+    check_times,
+    check_tokens,
     max_wait,
     until,
 )
@@ -214,9 +215,8 @@ class Record:
 def _check_times(seen: float, ahead: float, last: float) -> None:
     """Check the times: a request that waits for NaN would start at once, for a far one never."""
     try:
-        check_dumped(seen, "record", fresh=True)
-        check_dumped(ahead, "record", least=0.0)
-        check_dumped(last, "record", fresh=True)
+        check_times("record", seen, last)
+        check_tokens("record", ahead)
     except (TypeError, ValueError) as error:
         raise DamagedRecordError(str(error)) from error
     if ahead > LATEST:
