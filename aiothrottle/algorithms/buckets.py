@@ -217,7 +217,7 @@ class WaitUntil(Draining):
     def constants(self) -> tuple[float, ...]:
         """Return the same, with a top and for the last cost only."""
         *common, _, all_or_nothing, _ = Draining.constants(self)
-        return (*common, self._capacity, all_or_nothing, 1)
+        return (*common, self.capacity, all_or_nothing, 1)
 
     @property
     def max_wait(self) -> float:
@@ -226,7 +226,7 @@ class WaitUntil(Draining):
 
     def take(self, state: Level, now: float, cost: float) -> None:
         """Move the reserved time by `cost` intervals, up to the limit."""
-        moved = min(cost, self._capacity - self.used(state, now))
+        moved = min(cost, self.capacity - self.used(state, now))
         if moved > 0.0:
             state.put_in(now, moved, self._limit, self._period)
             # No request starts before the reserved time: all but the last has drained.
@@ -234,4 +234,4 @@ class WaitUntil(Draining):
 
     def cost_of_reject(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Tokens that a rejected `cost` takes: all of it, up to the limit."""
-        return max(0.0, min(cost, self._capacity - self.used(state, now) - ahead))
+        return max(0.0, min(cost, self.capacity - self.used(state, now) - ahead))

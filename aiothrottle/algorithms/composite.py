@@ -42,9 +42,10 @@ class Composite(ABC):
     """
 
     algorithms: tuple[Algorithm[Any], ...]
+    #: The least of the capacities; of several resources, that of each.
+    capacity: float = field(init=False, repr=False, compare=False)
     # The place of each, in the state too, the algorithm, and what it can do.
     _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
-    _capacity: float = field(init=False, repr=False, compare=False)
     # What each of them takes of a cost of 1.
     _ones: list[float] = field(init=False, repr=False, compare=False)
 
@@ -59,13 +60,8 @@ class Composite(ABC):
             check_algorithm(algorithm, "each of AllOf")
         parts = tuple((n, each, capabilities(each)) for n, each in enumerate(algorithms))
         set_fields(self, algorithms=algorithms, _parts=parts)
-        set_fields(self, _capacity=self._limits([each.capacity for each in algorithms]))
+        set_fields(self, capacity=self._limits([each.capacity for each in algorithms]))
         set_fields(self, _ones=self._shares(1.0))
-
-    @property
-    def capacity(self) -> float:
-        """The least of the capacities; of several resources, that of each."""
-        return self._capacity
 
     @property
     def max_wait(self) -> float:
@@ -386,10 +382,8 @@ class PerResource(Composite):
 class Unlimited:
     """Every cost can be taken at any time. There is no state."""
 
-    @property
-    def capacity(self) -> float:
-        """Infinity."""
-        return math.inf
+    #: Infinity.
+    capacity: float = field(default=math.inf, init=False, repr=False, compare=False)
 
     def start(self) -> None:
         """Return None: there is no state."""

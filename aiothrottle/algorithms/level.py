@@ -189,9 +189,10 @@ class Draining:
     #: The first byte of a dump.
     _kind: ClassVar[int]
 
+    #: The greatest cost, in tokens, that can ever be taken at once.
+    capacity: float = field(init=False, repr=False, compare=False)
     _limit: float = field(init=False, repr=False, compare=False)
     _period: float = field(init=False, repr=False, compare=False)
-    _capacity: float = field(init=False, repr=False, compare=False)
     _brim: float = field(init=False, repr=False, compare=False)
     _own_room: int = field(init=False, repr=False, compare=False)
     # The brim, and what rounding can add.
@@ -203,16 +204,11 @@ class Draining:
             self,
             _limit=float(rate.limit) if rate else math.nan,
             _period=float(rate.period) if rate else math.nan,
-            _capacity=capacity,
+            capacity=capacity,
             _brim=brim,
             _own_room=own_room,
             _most=brim + ROUNDING,
         )
-
-    @property
-    def capacity(self) -> float:
-        """The greatest cost, in tokens, that can ever be taken at once."""
-        return self._capacity
 
     def constants(self) -> tuple[float, ...]:
         """Return the numbers by which a port of the algorithm decides to the last bit alike.
@@ -229,7 +225,7 @@ class Draining:
         """
         own_room = self._own_room
         rate = self._limit, self._period
-        return (*rate, self._capacity, own_room, self._brim, math.inf, 1 - own_room, 0)
+        return (*rate, self.capacity, own_room, self._brim, math.inf, 1 - own_room, 0)
 
     def start(self) -> Level:
         """Return the state of an empty bucket."""
@@ -241,7 +237,7 @@ class Draining:
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Seconds until `cost` can be taken after the `ahead` tokens."""
-        if cost > self._capacity:
+        if cost > self.capacity:
             return math.inf
         if cost == 0:
             return 0.0
@@ -273,7 +269,7 @@ class Draining:
     def remaining(self, state: Level, now: float) -> float:
         """Tokens that there is room for now; all or nothing where a cost needs no own room."""
         if self._own_room:
-            return max(0.0, self._capacity - self.used(state, now))
+            return max(0.0, self.capacity - self.used(state, now))
         return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
 
     def used(self, state: Level, now: float) -> float:

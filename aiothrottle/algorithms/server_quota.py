@@ -243,10 +243,8 @@ class ServerQuota:
 
     evenly: bool = False
 
-    @property
-    def capacity(self) -> float:
-        """Infinity: what the server admits after a reset is unknown."""
-        return math.inf
+    #: Infinity: what the server admits after a reset is unknown.
+    capacity: float = field(default=math.inf, init=False, repr=False, compare=False)
 
     def start(self) -> ServerQuotaState:
         """Return the state before the first report."""

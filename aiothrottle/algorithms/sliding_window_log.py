@@ -102,7 +102,7 @@ class SlidingWindowLog(Window):
 
     def constants(self) -> tuple[float, float, float]:
         """Return limit, period and rounding, by which a port decides to the last bit alike."""
-        return self._limit, self._period, self._rounding
+        return self.capacity, self._period, self._rounding
 
     def start(self) -> SlidingWindowLogState:
         """Return an empty log."""
@@ -110,11 +110,11 @@ class SlidingWindowLog(Window):
 
     def delay(self, state: SlidingWindowLogState, now: float, cost: float) -> float:
         """Seconds until enough has left the window for `cost`."""
-        if cost > self._limit:
+        if cost > self.capacity:
             return math.inf
         # `_used`, inlined: the consumer asks for each grant.
         used = len(state.log) - state.gone if state.costs is None else state.used
-        missing = used + cost - self._limit
+        missing = used + cost - self.capacity
         if missing <= self._rounding or cost == 0:
             return 0.0
         return until(self._leaves_at(state, missing), now)
@@ -123,7 +123,7 @@ class SlidingWindowLog(Window):
         """Add `cost` to the log."""
         if cost == 1.0 and state.costs is None and now >= state.last:
             entries = len(state.log)
-            if entries - state.gone < self._limit and entries % _OFTEN:
+            if entries - state.gone < self.capacity and entries % _OFTEN:
                 state.log.append(now)
                 state.last = now
                 return
@@ -147,7 +147,7 @@ class SlidingWindowLog(Window):
         """Return how many the window has room for now: later there is only more."""
         if state.costs is not None:
             return 0
-        room = int(self._limit) - len(state.log) + state.gone
+        room = int(self.capacity) - len(state.log) + state.gone
         if room < most:
             room += self._leaving(state, now, most - room)
         return max(0, min(most, room))
@@ -167,8 +167,8 @@ class SlidingWindowLog(Window):
 
     def remaining(self, state: SlidingWindowLogState, now: float) -> float:
         """Tokens that the last period leaves of the limit."""
-        free = self._limit - self._used(state) + self._left(state, now)
-        return min(self._limit, max(0.0, free))
+        free = self.capacity - self._used(state) + self._left(state, now)
+        return min(self.capacity, max(0.0, free))
 
     def used(self, state: SlidingWindowLogState, now: float) -> float:
         """Tokens taken within the last period."""
@@ -182,13 +182,13 @@ class SlidingWindowLog(Window):
         self, state: SlidingWindowLogState, now: float, cost: float, ahead: float
     ) -> float:
         """Seconds until enough has left the window for `cost` after the `ahead` tokens."""
-        if not (ahead and cost) or cost > self._limit:
+        if not (ahead and cost) or cost > self.capacity:
             return self.delay(state, now, cost)
         total = ahead + cost
-        if total <= self._limit:
+        if total <= self.capacity:
             return self.delay(state, now, total)
-        turns = max(0, math.ceil((total - self._rounding) / self._limit) - 1)
-        rest = min(self._limit, total - turns * self._limit)
+        turns = max(0, math.ceil((total - self._rounding) / self.capacity) - 1)
+        rest = min(self.capacity, total - turns * self.capacity)
         return self.delay(state, now, rest) + turns * self._period
 
     def refund(self, state: SlidingWindowLogState, now: float, cost: float, at: float) -> None:
@@ -248,11 +248,11 @@ class SlidingWindowLog(Window):
         if not isinstance(old, SlidingWindowLog):
             return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
-        kept.deleted_limit = max(kept.deleted_limit, old._limit)
+        kept.deleted_limit = max(kept.deleted_limit, old.capacity)
         kept.deleted_period = min(kept.deleted_period, old._period)
         kept.gone = 0
         kept.used = math.fsum(kept.costs or ())
-        missing = min(kept.deleted, self._limit)
+        missing = min(kept.deleted, self.capacity)
         # Entries that may be in the window are put back: a full window at a time.
         while missing > 0.0 and kept.deleted_at + self._period > now:
             cost = min(missing, kept.deleted_limit)

@@ -33,7 +33,8 @@ _ROUNDING = 1e-9
 class Window:
     """A limit of whole tokens per period."""
 
-    _limit: float = field(init=False, repr=False, compare=False)
+    #: The limit, in tokens.
+    capacity: float = field(init=False, repr=False, compare=False)
     _period: float = field(init=False, repr=False, compare=False)
     _rounding: float = field(init=False, repr=False, compare=False)
 
@@ -44,12 +45,7 @@ class Window:
             whole = rate.in_whole_tokens
             limit, period = whole.limit, whole.period
         rounding = min(0.001, limit * _ROUNDING)
-        set_fields(self, _limit=limit, _period=period, _rounding=rounding)
-
-    @property
-    def capacity(self) -> float:
-        """The limit, in tokens."""
-        return self._limit
+        set_fields(self, capacity=limit, _period=period, _rounding=rounding)
 
 
 @dataclass(slots=True)
@@ -82,7 +78,7 @@ class Sections(Window):
 
     def constants(self) -> tuple[float, float, float, int]:
         """Return limit, width, rounding and number of sections: by them a port decides alike."""
-        return self._limit, self._width, self._rounding, self._number
+        return self.capacity, self._width, self._rounding, self._number
 
     def start(self) -> Counts:
         """Return counters of zero.
@@ -90,7 +86,7 @@ class Sections(Window):
         Raises:
             ValueError: It has no rate.
         """
-        if math.isnan(self._limit):
+        if math.isnan(self.capacity):
             raise ValueError(f"{self!r} has no rate: write {type(self).__name__}('10/s')")
         return Counts([0.0] * self._number)
 
@@ -100,13 +96,13 @@ class Sections(Window):
 
     def delay_behind(self, state: Counts, now: float, cost: float, ahead: float) -> float:
         """Seconds until enough have left it for `cost` after the `ahead` tokens."""
-        if cost > self._limit:
+        if cost > self.capacity:
             return math.inf
         if cost == 0:
             return 0.0
         # A whole limit in each period to come, and the rest in the first of them.
-        turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
-        index = self._room_from(state, now, ahead + cost - turns * self._limit)
+        turns = max(0, math.ceil((ahead + cost - self._rounding) / self.capacity) - 1)
+        index = self._room_from(state, now, ahead + cost - turns * self.capacity)
         if index == self._present(state, now) and not turns:
             return 0.0
         return until(edge(index + turns * self._number, self._width), now)
@@ -127,7 +123,7 @@ class Sections(Window):
 
     def remaining(self, state: Counts, now: float) -> float:
         """Tokens that the window leaves of the limit."""
-        return max(0.0, self._limit - self.used(state, now))
+        return max(0.0, self.capacity - self.used(state, now))
 
     def used(self, state: Counts, now: float) -> float:
         """Tokens that the window has counted."""
@@ -187,7 +183,7 @@ class Sections(Window):
     def _room_from(self, state: Counts, now: float, cost: float) -> float:
         """Return the first section, the present one or later, that has room for `cost`."""
         gone = self._gone(state, now)
-        missing = math.fsum(state.counts[gone:]) + cost - self._limit - self._rounding
+        missing = math.fsum(state.counts[gone:]) + cost - self.capacity - self._rounding
         if missing <= 0:
             return self._present(state, now)
         for place in range(gone, self._number):
