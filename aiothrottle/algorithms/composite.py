@@ -31,6 +31,8 @@ _HEAD = struct.Struct("<BH")
 _SIZE = struct.Struct("<I")
 
 States: TypeAlias = tuple[Any, ...]
+# An algorithm, and where it stands.
+_Stood: TypeAlias = tuple[Algorithm[Any], Any]
 _Part: TypeAlias = tuple[int, Algorithm[Any], Capabilities]
 
 
@@ -239,22 +241,12 @@ class AllOf(Composite):
         one: a shorter one has forgotten when tokens were taken.
         """
         parts = parts_of(old, state)
-        logs = [part for part in parts if isinstance(part[0], SlidingWindowLog)]
         befores, states = zip(*parts, strict=True)
-        counterparts = parts + (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
+        together = AllOf(*befores), states
         continued: list[Any] = []
-        for new, counterpart in zip(self.algorithms, counterparts, strict=False):
-            (before, stood), others = counterpart, parts
-            if same := [part for part in parts if _counts_alike(part[0], new)]:
-                (before, stood), others = same[0], []
-            elif logs and isinstance(new, SlidingWindowLog):
-                (before, stood), others = max(logs, key=lambda part: memory_of(part[0])), []
-            best = inherit(new, before, stood, now)
-            for old_part, part in others:
-                if old_part is not before and _tells(old_part, new):
-                    other = inherit(new, old_part, part, now)
-                    if used(new, other, now) > used(new, best, now) + ROUNDING:
-                        best = other
+        for place, new in enumerate(self.algorithms):
+            counterpart = parts[place] if place < len(parts) else together
+            best = _continue(new, counterpart, parts, now)
             # No part may share the state of another one, which it would change.
             is_shared = any(best is each for each in continued)
             continued.append(copy.deepcopy(best) if is_shared else best)
@@ -265,11 +257,24 @@ class AllOf(Composite):
         return max(self._cost_of_rejects(state, now, cost, ahead))
 
 
-def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[Any], Any]]:
+def parts_of(algorithm: Algorithm[Any], state: object) -> list[_Stood]:
     """Return the algorithms of an `AllOf`, or the only one, each with its state."""
     if not isinstance(algorithm, AllOf):
         return [(algorithm, state)]
     return list(zip(algorithm.algorithms, cast("States", state), strict=True))
+
+
+def _continue(new: Algorithm[Any], counterpart: _Stood, parts: list[_Stood], now: float) -> Any:  # noqa: ANN401 - its state
+    """Return the state of `new`, by the rules of `AllOf.inherit`."""
+    for part in parts:
+        if _counts_alike(part[0], new):
+            return inherit(new, *part, now)
+    logs = [part for part in parts if isinstance(part[0], SlidingWindowLog)]
+    if logs and isinstance(new, SlidingWindowLog):
+        return inherit(new, *max(logs, key=lambda part: memory_of(part[0])), now)
+    others = [part for part in parts if part is not counterpart and _tells(part[0], new)]
+    states = [inherit(new, *part, now) for part in (counterpart, *others)]
+    return max(states, key=lambda state: round(used(new, state, now), 9))
 
 
 def _counts_alike(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
