@@ -46,16 +46,26 @@ class Permit:
 
     __slots__ = ("_at", "_engine", "_given", "_held", "_reported", "_waiter")
 
+    # The states. A request goes through the engine as a waiter, or takes the fast path without one:
+    #
+    #   state                             _held   fast path   through the engine
+    #   made                              None    no `_at`    no waiter yet
+    #   made with a cost, a timeout ...   False   -           the waiter has no `at`
+    #   waiting, rejected or cancelled    False   -           the waiter has `at`, is not `started`
+    #   held                              True    `_at`       the waiter is `started`
+    #   acquired, but not entered yet     True    `_at`       the same, and `_given` is True
+    #   released                          False   `_at`       the waiter is `started`
+    #
+    # `settle` gives a waiter to a permit that has none, in place of `_at`.
+    #
     # Made by RateLimiter.throttle, which sets `_engine`, `_held` and `_waiter`: an __init__ would
     # be a sixth of the time of a permit, and each attribute that has to be set is a part of that.
     _engine: "Engine"
-    # None: not acquired yet, and may take the fast path; False: not held yet, or released.
     _held: bool | None
-    _at: float  # set on the fast path: when it was granted
-    # Its request in the queue; None: not entered yet, or it started on credit.
+    _at: float  # when it was granted
     _waiter: Waiter | None
     _reported: bool  # set when the outcome of its request was reported
-    _given: bool  # set by `acquire`, and unset when it is entered
+    _given: bool  # not set before it is entered or acquired: a watched permit warns of that
 
     async def __aenter__(self) -> Self:
         engine = self._engine
@@ -140,7 +150,7 @@ class Permit:
         Raises:
             RuntimeError: The permit was used before.
         """
-        if not self._was_acquired:
+        if not self._was_used:
             return self._waiter
         if self._held and getattr(self, "_given", False):
             self._given = False
@@ -163,13 +173,13 @@ class Permit:
         return ONE if waiter is None else waiter.cost
 
     @property
-    def _was_acquired(self) -> bool:
-        """Whether the permit was entered or acquired."""
+    def _was_used(self) -> bool:
+        """Whether it was entered or acquired, even in vain: it is beyond the first two states."""
         return hasattr(self, "_at") or hasattr(self._waiter, "at")
 
     @property
     def _was_granted(self) -> bool:
-        """Whether the permit is held or was released; not so if its request was cancelled."""
+        """Whether it is held or was released."""
         waiter = self._waiter
         return hasattr(self, "_at") if waiter is None else waiter.started
 
@@ -222,7 +232,7 @@ class Permit:
         if not self._was_granted:
             raise RuntimeError(f"{self!r} cannot be settled: it was never held")
         engine.check_thread()
-        self._engine.settle(self._charged(), cast("float", cost))
+        engine.settle(self._charged(), cast("float", cost))
 
     def _charged(self) -> Waiter:
         """Return the waiter with the charges; a permit of the fast path gets one here."""
@@ -275,7 +285,7 @@ class Permit:
                 f"resource must be one of this limiter's, {' or '.join(resources)}, got "
                 f"{shown(resource)}"
             )
-        self._check_acquired("no server can have reported a quota for it")
+        self._check_granted("no server can have reported a quota for it")
         self._update_quotas([ReportedQuota(remaining, reset_after, resource)], evenly=evenly)
 
     def _update_quotas(self, quotas: Sequence[ReportedQuota], *, evenly: bool) -> None:
@@ -306,7 +316,7 @@ class Permit:
         ...         return answer
         """
         if self._engine.takes_outcomes:
-            self._check_acquired("no request can have ended")
+            self._check_granted("no request can have ended")
             if self._is_first_report():
                 self._report_answer()
 
@@ -349,7 +359,7 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        self._check_acquired("no request can have ended")
+        self._check_granted("no request can have ended")
         self._report_pause(seconds, _USUAL_RULE, everywhere=everywhere)
 
     def _report_pause(
@@ -426,7 +436,7 @@ class Permit:
 
         limits = read_limits(status, headers, body, profile)
         everywhere = limits.is_global if scope is None else self._is_everywhere(scope)
-        self._check_acquired("no response can have arrived")
+        self._check_granted("no response can have arrived")
         apply_limits(self, limits, "at once", LONGEST_PAUSE)
         if limits.throttled:
             self._report_pause(limits.wait, _USUAL_RULE, everywhere=everywhere)
@@ -487,8 +497,8 @@ class Permit:
         if semaphore.filled_by is not None and semaphore.filled_by() is asyncio.current_task():
             semaphore.filled_by = None
 
-    def _check_acquired(self, consequence: str) -> None:
-        if not self._was_acquired:
+    def _check_granted(self, consequence: str) -> None:
+        if not self._was_granted:
             raise RuntimeError(f"{self!r} was not held yet: {consequence}")
         self._engine.check_thread()
 
@@ -506,10 +516,9 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "held" if self._held else "released"
-        if not self._was_acquired:
-            state = "not acquired"
-        elif (waiter := self._waiter) is not None and waiter.future is not None:
-            state = "waiting"
+        if not self._was_granted:
+            is_waiting = self._waiter is not None and self._waiter.future is not None
+            state = "waiting" if is_waiting else "not acquired"
         tokens = self._tokens
         cost = number(tokens)
         if isinstance(tokens, Amounts):
@@ -579,7 +588,7 @@ class WatchedPermit(Permit):
         if not hasattr(self, "_given"):
             self._given = False  # the block is being entered
         waiter = self._waiter
-        if waiter is None or waiter.timeout is None or self._was_acquired:
+        if waiter is None or waiter.timeout is None or self._was_used:
             return super().__aenter__()
         return self._enter_in_time(waiter, waiter.timeout)
 

@@ -114,7 +114,7 @@ async def test_settling_up_and_down_loses_nothing(algorithm: Unchecked) -> None:
 
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @pytest.mark.parametrize("child", [False, True])
-async def test_permit_that_was_never_held_cannot_be_settled(child: bool) -> None:
+async def test_permit_that_was_never_held_cannot_be_settled_or_reported(child: bool) -> None:
     limit = RateLimiter("10/s", concurrency_limit=1)
     limiter = RateLimiter("10/s", parent=limit) if child else limit
     held = await limiter.acquire()
@@ -126,7 +126,10 @@ async def test_permit_that_was_never_held_cannot_be_settled(child: bool) -> None
     for permit in (early, waits, cancelled):
         with pytest.raises(RuntimeError, match="never held"):
             permit.settle(5)
+        with pytest.raises(RuntimeError, match="not held yet"):
+            permit.report_throttled()
         assert permit.cost == 1
+    assert repr(cancelled) == "<Permit of 1, not acquired>"
     held.release()
     (await waiter).release()
     waits.settle(3)
