@@ -129,8 +129,7 @@ class SlidingWindowLog(Window):
                 return
         if cost == 0:
             return
-        if state.log:
-            self._forget(state, now)
+        self._forget(state, now)
         if cost != 1 and state.costs is None:
             self._begin_costs(state)
         state.last = max(state.last, now)
@@ -185,8 +184,6 @@ class SlidingWindowLog(Window):
         if not (ahead and cost) or cost > self.capacity:
             return self.delay(state, now, cost)
         total = ahead + cost
-        if total <= self.capacity:
-            return self.delay(state, now, total)
         turns = max(0, math.ceil((total - self._rounding) / self.capacity) - 1)
         rest = min(self.capacity, total - turns * self.capacity)
         return self.delay(state, now, rest) + turns * self._period
@@ -297,19 +294,19 @@ class SlidingWindowLog(Window):
     def _forget(self, state: SlidingWindowLogState, now: float) -> None:
         """Mark what has left the window as `gone`."""
         log, costs, gone = state.log, state.costs, state.gone
-        if state.last + self._period <= now:
+        if not log or log[gone] + self._period > now:
+            return
+        if log[-1] + self._period <= now:
             self._clear(state)
-        elif gone < len(log) and log[gone] + self._period <= now:
-            state.gone += self._leaving(state, now)
-            if costs is not None:
-                for cost in costs[gone : state.gone]:
-                    state.used -= cost
-            # Deleted when they are an eighth: few have to be moved for each one deleted.
-            if state.gone == len(log):
-                self._clear(state)
-            elif 8 * state.gone > len(log):
-                self._delete(state, state.gone)
-                state.gone = 0
+            return
+        state.gone += self._leaving(state, now)
+        if costs is not None:
+            for cost in costs[gone : state.gone]:
+                state.used -= cost
+        # Deleted when they are an eighth: few have to be moved for each one deleted.
+        if 8 * state.gone > len(log):
+            self._delete(state, state.gone)
+            state.gone = 0
 
     def _clear(self, state: SlidingWindowLogState) -> None:
         self._delete(state, len(state.log))
