@@ -1,7 +1,9 @@
 """The server's quota: tokens that its responses report as remaining, until it resets."""
 
+import itertools
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -289,9 +291,7 @@ class ServerQuota:
         if refill and state.refill and sent_at < state.sent_at:
             return
         least, sent, uncounted = remaining, 0.0, 0.0
-        for timestamp, cost in reversed(state.log):
-            if timestamp <= sent_at:
-                break
+        for timestamp, cost in _since(state, sent_at):
             sent += cost
             uncounted = max(uncounted, sent - refill * (now - timestamp))
         remaining -= uncounted
@@ -429,11 +429,11 @@ class ServerQuota:
         return min(state.limit, state.remaining + state.refill * max(0.0, now - state.at))
 
 
+def _since(state: ServerQuotaState, at: float) -> Iterator[tuple[float, float]]:
+    """Yield when tokens were taken since then, and how many, the last first."""
+    return itertools.takewhile(lambda taken: taken[0] > at, reversed(state.log))
+
+
 def _taken_since(state: ServerQuotaState, at: float) -> float:
     """Return the tokens that were taken since then."""
-    taken = 0.0
-    for timestamp, cost in reversed(state.log):
-        if timestamp <= at:
-            break
-        taken += cost
-    return taken
+    return sum(cost for _, cost in _since(state, at))
