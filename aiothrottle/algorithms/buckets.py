@@ -200,6 +200,7 @@ class WaitUntil(Draining):
     raise_after: float
     limit: float
     _kind: ClassVar[int] = 0x61
+    _last_only: ClassVar[int] = 1
 
     def __init__(self, interval: float, raise_after: float, limit: float) -> None:
         check_number("interval", interval, "seconds", above=0)
@@ -213,11 +214,6 @@ class WaitUntil(Draining):
         set_fields(self, interval=interval, raise_after=raise_after, limit=limit)
         # The intervals that fit into the limit: a cost of 2 is followed by two of them.
         self._drain(Rate(1, interval), capacity=limit / interval, brim=0, own_room=0)
-
-    def constants(self) -> tuple[float, ...]:
-        """Return the same, with a top and for the last cost only."""
-        *common, _, all_or_nothing, _ = Draining.constants(self)
-        return (*common, self.capacity, all_or_nothing, 1)
 
     @property
     def max_wait(self) -> float:

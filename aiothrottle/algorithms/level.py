@@ -188,6 +188,8 @@ class Draining:
 
     #: The first byte of a dump.
     _kind: ClassVar[int]
+    #: 1 if only the last cost can be refunded, and no more than the capacity is ever in the bucket.
+    _last_only: ClassVar[int] = 0
 
     #: The greatest cost, in tokens, that can ever be taken at once.
     capacity: float = field(init=False, repr=False, compare=False)
@@ -223,9 +225,10 @@ class Draining:
         * all or nothing: 1 if there remains the capacity or nothing, 0 if each token counts;
         * last only: 1 if only the last cost can be refunded, 0 if earlier ones can.
         """
-        own_room = self._own_room
-        rate = self._limit, self._period
-        return (*rate, self.capacity, own_room, self._brim, math.inf, 1 - own_room, 0)
+        own_room, last_only = self._own_room, self._last_only
+        top = self.capacity if last_only else math.inf
+        common = self._limit, self._period, self.capacity, own_room, self._brim
+        return (*common, top, 1 - own_room, last_only)
 
     def start(self) -> Level:
         """Return the state of an empty bucket."""
