@@ -226,8 +226,7 @@ class AllOf(Composite):
         Not computed from `remaining`, since for some algorithms that is all or nothing.
         """
         left = min(
-            algorithm.capacity
-            - (can.used(algorithm, state[place], now) if algorithm.capacity < math.inf else 0.0)
+            algorithm.capacity - can.used(algorithm, state[place], now)
             for place, algorithm, can in self._parts
         )
         return 0.0 if math.isinf(left) else self.capacity - left

@@ -294,8 +294,9 @@ def _free_reject(*_: object) -> float:
 
 
 def _capacity_without_remaining(algorithm: Algorithm[State], state: State, now: float) -> float:
-    left = algorithm.remaining(state, now)
-    return 0.0 if math.isinf(left) else algorithm.capacity - left
+    if math.isinf(algorithm.capacity):
+        return 0.0
+    return algorithm.capacity - algorithm.remaining(state, now)
 
 
 def all_used_now(new: Algorithm[State], old: Algorithm[Any], state: object, now: float) -> State:
