@@ -131,7 +131,7 @@ class SlidingWindowLog(Window):
             return
         self._forget(state, now)
         if cost != 1 and state.costs is None:
-            self._begin_costs(state)
+            self._listed_costs(state)
         state.last = max(state.last, now)
         state.log.append(state.last)
         if state.costs is not None:
@@ -198,8 +198,7 @@ class SlidingWindowLog(Window):
             end -= 1
             taken = 1.0 if state.costs is None else state.costs[end]
             if taken - cost > self._rounding:
-                costs = self._begin_costs(state) if state.costs is None else state.costs
-                costs[end] = taken - cost
+                self._listed_costs(state)[end] = taken - cost
                 state.used -= cost
             else:
                 del log[end]
@@ -321,8 +320,9 @@ class SlidingWindowLog(Window):
             if state.costs is not None:
                 del state.costs[:entries]
 
-    def _begin_costs(self, state: SlidingWindowLogState) -> list[float]:
-        """List the costs, all of which were 1 so far."""
-        state.costs = [1.0] * len(state.log)
-        state.used = len(state.log) - state.gone
+    def _listed_costs(self, state: SlidingWindowLogState) -> list[float]:
+        """Return the costs; if all of them were 1 so far, they are listed from now on."""
+        if state.costs is None:
+            state.costs = [1.0] * len(state.log)
+            state.used = len(state.log) - state.gone
         return state.costs
