@@ -56,6 +56,7 @@ class Permit:
     #   acquired, but not entered yet     True    `_at`       the same, and `_given` is True
     #   released                          False   `_at`       the waiter is `started`
     #
+    # A request that a closed limiter rejects leaves its permit in the second state.
     # `settle` gives a waiter to a permit that has none, in place of `_at`.
     #
     # Made by RateLimiter.throttle, which sets `_engine`, `_held` and `_waiter`: an __init__ would
@@ -168,9 +169,21 @@ class Permit:
         return as_costs(self._tokens, self._engine.resources)
 
     @property
+    def waited(self) -> float:
+        """Seconds that the request waited."""
+        waiter = self._waiter
+        return 0.0 if waiter is None else waiter.waited
+
+    @property
     def _tokens(self) -> float:
         waiter = self._waiter
         return ONE if waiter is None else waiter.cost
+
+    @property
+    def _sent_at(self) -> float:
+        """When the permit was granted, by the clock of its limiter."""
+        waiter = self._waiter
+        return self._at if waiter is None else waiter.at
 
     @property
     def _was_used(self) -> bool:
@@ -182,18 +195,6 @@ class Permit:
         """Whether it is held or was released."""
         waiter = self._waiter
         return hasattr(self, "_at") if waiter is None else waiter.started
-
-    @property
-    def waited(self) -> float:
-        """Seconds that the request waited."""
-        waiter = self._waiter
-        return 0.0 if waiter is None else waiter.waited
-
-    @property
-    def _sent_at(self) -> float:
-        """When the permit was granted, by the clock of its limiter."""
-        waiter = self._waiter
-        return self._at if waiter is None else waiter.at
 
     def release(self) -> None:
         """Give the slot back. Idempotent; any thread may call it."""
