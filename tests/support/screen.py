@@ -38,7 +38,8 @@ class Emulator:
         self.widest: int = 0
         self._screen = pyte.Screen(columns, LINES)
         self._stream = pyte.Stream(self._screen)
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        # The echo of a key may come between the bytes of a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, piece: bytes) -> None:
         text = self._decoder.decode(piece)
