@@ -191,7 +191,7 @@ class Adaptation:
                 in_flight=in_flight,
                 own=own,
                 sent=self.bucket.granted,
-                undecided=self.bucket.started_since(decided_by(now, now - age)),
+                undecided=self.bucket.started_since(decided_by(now, age)),
                 of_all=self.bucket.rate_of_all(now) if self.bucket.quotas else 0.0,
             )
         )
@@ -350,11 +350,8 @@ class Adaptation:
 
     def _use_slots(self, slots: float) -> None:
         """Use so many slots; infinity: as many as the user allows."""
-        semaphore = self.semaphore
-        if slots == math.inf:
-            semaphore.resize(self.limits.slots, opens=False)
-        else:
-            semaphore.resize(int(slots), opens=slots - semaphore.taken <= _FEW)
+        number = self.limits.slots if slots == math.inf else int(slots)
+        self.semaphore.resize(number, opens=slots - self.semaphore.taken <= _FEW)
 
     def _use_pace(self, rate: float) -> None:
         """Space requests at that rate, in tokens per second; infinity: as the user's limits say."""

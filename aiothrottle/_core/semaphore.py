@@ -64,7 +64,7 @@ class Semaphore:
 
         Args:
             limit: The number of slots; None: no limit.
-            opens: Whether closed slots open, and not just the new ones if all are open.
+            opens: Whether closed slots open. Else, if there are some, no more are open than before.
         """
         number = NO_LIMIT if limit is None else limit
         #: The slots that are open, and those that are not.

@@ -163,14 +163,14 @@ _CHANCE, _TOO_MANY = 0.1, 5.0
 _ENOUGH, _PAST, _MOST_FEWER = 10.0, 0.8, 2.4
 
 
-def decided_by(now: float, sent_at: float) -> float:
+def decided_by(now: float, age: float) -> float:
     """Return by when a request was sent that the server has surely decided about.
 
     Args:
         now: When a 429 arrived.
-        sent_at: When its request was sent.
+        age: Seconds since its request was sent.
     """
-    return now - max(_DECIDED, 2.0 * (now - sent_at))
+    return now - max(_DECIDED, 2.0 * age)
 
 
 @dataclass(slots=True)
