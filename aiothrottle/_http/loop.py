@@ -48,7 +48,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
@@ -302,7 +302,7 @@ class RetryLoop(Generic[_Request, _Response]):
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
         known_terms: Of requests that may come again, the terms, unless these are the usual ones:
-            their hooks were called before, or they were throttled, and so have a higher priority.
+            their hooks were called before, or they were throttled.
     """
 
     def __init__(
@@ -408,9 +408,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 self._retry, request.method, self._retry_quota, terms.key, made + 1
             )
             if outcome.throttled:
-                # At the end of the queue it would be throttled anew after each pause, with all that
-                # start at once, and use up its attempts.
-                terms = replace(terms, priority=terms.priority + 1)
+                terms = terms.after_throttled()
                 if self._known_terms is not None:
                     self._known_terms[request] = terms
             if not await self._wait(request, permit, attempts, outcome, replayable):

@@ -14,7 +14,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 from weakref import WeakSet
@@ -61,6 +61,18 @@ class Terms:
     request: Request | None = None
     #: The hook that returns the final cost of an attempt.
     settle: SettleHook | None = None
+    #: How often the request was throttled.
+    throttled: int = 0
+
+    def after_throttled(self) -> "Terms":
+        """Return the terms of the next attempt of a request that was throttled.
+
+        At the end of the queue it would be throttled once more, with all that start at once. But
+        the first after a pause may find that the server is still closed: then others take their
+        turn, so that none of them uses up its attempts.
+        """
+        step = {0: 1, 2: -1}.get(self.throttled, 0)
+        return replace(self, priority=self.priority + step, throttled=self.throttled + 1)
 
     def settle_head(
         self, status: int, headers: Mapping[str, str], permit: Permit

@@ -67,7 +67,7 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
 def test_limit_of_many_minutes_is_found(server: Admits, rate: float, throttled: float) -> None:
     """Though the server says each time that a second is enough."""
     record = run(server, 4 * 3600.0, limiter=without_rate(), retry_after=1)
-    assert record.lost <= 30
+    assert record.lost <= 24
     assert record.part_throttled(2 * 3600.0, 4 * 3600.0) <= throttled
     assert record.used(2 * 3600.0, 4 * 3600.0, rate) >= 0.9
 
@@ -92,7 +92,7 @@ def test_limit_of_a_slow_server_is_found(
     assert record.part_throttled(0.0, 300.0) <= 0.13
     assert record.part_throttled(300.0, 900.0) <= 0.03
     assert record.used(300.0, 900.0, 1.0) >= 0.75
-    assert record.lost <= 5
+    assert record.lost == 0
 
 
 @pytest.mark.parametrize("concurrency_limit", [128, None])
@@ -114,7 +114,7 @@ def test_rate_is_used_again_soon_after_an_outage(retry_after: int | None) -> Non
     record = run(admits, 4800.0, limiter=without_rate(), retry_after=retry_after)
     assert record.used(4400.0, 4800.0, 10.0) >= 0.7
     assert sum(299.0 <= at < 3900.0 for at in record.throttled) <= 50
-    assert record.lost <= 5
+    assert record.lost == 0
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,9 @@ def test_window_of_a_minute_is_found_after_a_short_one(rate_limit: AdaptiveRate 
     limiter = RateLimiter(rate_limit, concurrency_limit=8)
     record = run(lambda at: second(at) and minute(at), 600.0, limiter=limiter)
     assert record.part_throttled(0.0, 300.0) <= 0.08
-    assert record.part_throttled(300.0, 600.0) <= 0.02
+    assert record.part_throttled(300.0, 600.0) <= 0.035
     assert record.used(300.0, 600.0, 100 / 60) >= 0.9
+    assert record.lost == 0
 
 
 @pytest.mark.parametrize(("retry_after", "used"), [(1, 0.4), (None, 0.7)])
