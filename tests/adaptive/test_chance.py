@@ -39,6 +39,17 @@ def test_429s_by_chance_cost_little_without_a_rate_and_hide_no_limit(seed: int) 
     assert record.part_throttled(140.0, 240.0) <= 0.01
 
 
+@pytest.mark.parametrize("rate", [None, "10/s"])
+def test_many_429s_by_chance_do_not_stop_a_limiter(rate: str | None) -> None:
+    """As of a model that is overloaded, however few requests this client sends."""
+    found = list[float]()
+    for seed in range(3):
+        limiter = RateLimiter(rate, concurrency_limit=8)
+        record = run(at_random(0.2, seed), 600.0, seed=seed, limiter=limiter, takes=0.2)
+        found.append(record.used(300.0, 600.0, 8.0))
+    assert sum(found) / len(found) >= 0.25
+
+
 def test_trial_that_is_throttled_by_chance_holds_up_nobody() -> None:
     throttled = {10, 40, 60, 95, 105, 150, 170, 172}  # the last is the trial after the last pause
     number = count(1)
