@@ -365,7 +365,7 @@ class Permit:
 
     def _report_pause(
         self, seconds: float | None, rule: PauseRule, *, everywhere: bool = False
-    ) -> bool:
+    ) -> float:
         """Report a throttled request, with the pause of a retry policy.
 
         Args:
@@ -375,11 +375,13 @@ class Permit:
             everywhere: Whether the limiters above pause too.
 
         Returns:
-            Whether the limiter is now paused for `seconds`.
+            Seconds for which the limiter is paused because of it; 0.0: it is not.
         """
+        if not self._is_first_report():
+            return 0.0
         held = self._held is True
         reason: Reason = "retry-after" if seconds else "throttled"
-        return self._is_first_report() and self._engine.report_throttled(
+        return self._engine.report_throttled(
             self._sent_at, seconds or None, rule, reason, held=held, everywhere=everywhere
         )
 

@@ -211,7 +211,7 @@ class Retry:
             if status == SERVICE_UNAVAILABLE:
                 throttled = retry_after is not None  # else the server may have begun
             else:
-                throttled = self.is_throttled(status)
+                throttled = status in self.throttled_statuses
             if status not in self.statuses and (status in PLAINLY_THROTTLED or not throttled):
                 return None
         if not throttled and method not in self.methods:

@@ -196,18 +196,23 @@ class Adaptation:
             )
         )
 
-    def pause_for(self, seconds: float, reason: events.Reason) -> None:
-        """Extend the pause to so many seconds from now; report it if it is longer."""
+    def pause_for(self, seconds: float, reason: events.Reason) -> float:
+        """Extend the pause to so many seconds from now; report it if it is longer.
+
+        Returns:
+            Seconds until it ends.
+        """
         now = self.bucket.clock()
         before = max(self.pause.ends_at, self.limits.spent_until)
         self.pause.extend(now, seconds)
         left = self.pause.left(now)
         if left > 0.0 and (before <= now or self.pause.ends_at - before >= _LONGER):
             self.observers.paused(left, reason)
+        return left
 
     def pause_after(
         self, sent_at: float, seconds: float | None, rule: PauseRule, reason: events.Reason
-    ) -> bool:
+    ) -> float:
         """Pause after a throttled request, and then let one request go ahead.
 
         If the server throttles many at once, the first makes the pause; the others extend it only
@@ -220,7 +225,7 @@ class Adaptation:
             reason: "retry-after" if the server sent the duration.
 
         Returns:
-            Whether the limiter is paused because of this request.
+            Seconds for which the limiter is paused because of this request; 0.0: it is not.
         """
         feedback = self._needed()
         if feedback.evidence is None:
@@ -233,20 +238,20 @@ class Adaptation:
             and not self.limits.follows_server
         )
         if only_slots and not (from_server and lasts(seconds)):
-            return False
+            return 0.0
         # If others wait for a trial, it has to be made again.
         alone = reason != "failures" and not self.pause.awaits_trial
         if alone and feedback.waits_alone(sent_at):
-            return False
+            return 0.0
         if self.pause.began_at < sent_at:
-            self.pause_for(feedback.pause(seconds, rule), reason)
+            left = self.pause_for(feedback.pause(seconds, rule), reason)
         elif from_server and seconds is not None:
-            self.pause_for(min(seconds, rule.longest), reason)
+            left = self.pause_for(min(seconds, rule.longest), reason)
         else:
-            return False
+            return 0.0
         self.pause.await_trial()
         self._close_slots()
-        return True
+        return left
 
     def _new_evidence(self, feedback: Feedback) -> Evidence | None:
         """Return what learns a rate from 429s; None: none is to be learned.

@@ -1260,7 +1260,7 @@ class Engine:
         *,
         held: bool,
         everywhere: bool = False,
-    ) -> bool:
+    ) -> float:
         """Pause after a throttled request. The engines above learn from it.
 
         Args:
@@ -1272,7 +1272,7 @@ class Engine:
             everywhere: Whether the engines above pause too.
 
         Returns:
-            Whether the engine is now paused for `seconds`.
+            Seconds for which the engine is paused because of it; 0.0: it is not.
         """
         self.observers.throttled += 1
         if self.observers.listeners:
@@ -1281,7 +1281,7 @@ class Engine:
             )
         age = self.bucket.clock() - sent_at
         paused = self.adaptation.pause_after(sent_at, seconds, rule, reason)
-        pause = self.pause.left(self.bucket.clock())
+        pause = paused or self.pause.left(self.bucket.clock())
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
         if self.adaptation.throttled(age, pause, in_flight, own=True) or paused:
             self.reconsider()

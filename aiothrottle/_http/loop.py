@@ -46,9 +46,8 @@ body cannot be sent again, the last response is returned.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
@@ -67,7 +66,7 @@ from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
-from aiothrottle.retry import PLAINLY_THROTTLED, Retry, RetryQuota
+from aiothrottle.retry import PLAINLY_THROTTLED, RetryQuota
 from aiothrottle.server_limits import apply_limits
 
 _logger = logging.getLogger("aiothrottle")
@@ -121,11 +120,14 @@ class Adapter(Protocol[_Request_contra, _Response]):
         """Return the server of a URL: its host as DNS has it, with any port but the usual one."""
         ...
 
-    def is_replayable(self, request: _Request_contra, /) -> bool:
-        """Return whether another attempt would send the same body.
+    def is_replayable(self, request: _Request_contra, response: _Response | None = None, /) -> bool:
+        """Return whether another attempt would do the same, and send the same body.
 
-        The loop calls it before the first attempt, and after each one, as some bodies are consumed
-        unnoticed.
+        The loop calls it after each attempt, as some bodies are consumed unnoticed.
+
+        Args:
+            request: The request.
+            response: The response to the attempt, if there was one.
         """
         ...
 
@@ -165,11 +167,8 @@ class Adapter(Protocol[_Request_contra, _Response]):
         """
         ...
 
-    def replayed(self, response: _Response) -> AbstractContextManager[Callable[[], _Response]]:
-        """Keep what `Retry.should_retry` reads of the body.
-
-        Yields a function; called at the end, it returns the response with its whole body unread.
-        """
+    def replayed(self, response: _Response) -> AbstractContextManager[_Response]:
+        """Return what `Retry.should_retry` gets: the caller can still read the whole body."""
         ...
 
     async def close(self, response: _Response) -> None:
@@ -191,33 +190,21 @@ class Adapter(Protocol[_Request_contra, _Response]):
 # ---- one attempt ---------------------------------------------------------------------------------
 
 
-class Report(NamedTuple):
-    """What the head of a response reports, for which there is a rule."""
-
-    host: str
-    status: int
-    headers: Mapping[str, str]
-    limits: ServerLimits
-    #: Whether to read the body: see `Origin.reads_body`.
-    reads_body: bool | None
-
-
 class Outcome(NamedTuple, Generic[_Response]):
     """How one attempt ended: with a response, or with an error, which may have a status too."""
 
     response: _Response | None
     error: Exception | None
-    status: int | None
+    #: None: the server did not answer.
+    status: int | None = None
     #: Seconds that the server asked for.
     retry_after: float | None = None
-    #: What `Retry.should_retry` returned.
-    verdict: bool | None = None
     #: Whether the server throttled the request: it did nothing, and other requests wait too.
     throttled: bool = False
-    #: Whether the server said so of all requests, not only of those with this limit.
-    everywhere: bool = False
-    #: The host that sent the response.
-    host: str = ""
+    #: Whether it is retried, with any method; None: the `Retry` decides by the status.
+    verdict: bool | None = None
+    #: Seconds for which the limiter is paused because of it, and so delays the next attempt.
+    paused: float = 0.0
 
     def result(self) -> _Response:
         """Return the response, or raise the error."""
@@ -238,53 +225,6 @@ def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
     if cause is None and outcome.status is not None:
         cause = AttemptThrottled(outcome.status, outcome.retry_after)
     error.__cause__ = cause
-
-
-@dataclass(slots=True, eq=False)
-class Attempts:
-    """Counts the attempts of one request, and takes the cost of retries from the retry quota."""
-
-    retry: Retry
-    method: str
-    quota: RetryQuota | None
-    key: Hashable = None
-    #: The number of the present attempt.
-    count: int = 1
-    _paid: float = field(default=0.0, init=False)
-    _previous: float = field(default=0.0, init=False)
-
-    def delay(self, outcome: Outcome[Any]) -> float | None:
-        """Return the seconds until the next attempt, or None if the `Retry` wants none."""
-        throttled = outcome.verdict
-        if throttled is None and outcome.throttled:
-            # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
-            throttled = outcome.status not in PLAINLY_THROTTLED or None
-        return self.retry.next_delay(
-            self.count,
-            self.method,
-            status=outcome.status,
-            retry_after=outcome.retry_after,
-            throttled=throttled,
-            previous=self._previous,
-        )
-
-    def start_next(self, outcome: Outcome[Any], delay: float) -> bool:
-        """Count another attempt and return True, or return False if the quota is too low."""
-        if self.quota is not None:
-            paid = self.quota.pay(self.key, throttled=outcome.throttled)
-            if paid is None:
-                return False
-            self._paid = paid
-        self.count += 1
-        self._previous = delay
-        return True
-
-    def finish(self, outcome: Outcome[Any]) -> None:
-        """Refund the retry quota if the last attempt succeeded."""
-        if self.quota is None or outcome.throttled or outcome.status is None:
-            return
-        if outcome.status not in self.retry.statuses:
-            self.quota.refund(self.key, self._paid)
 
 
 # ---- the loop ------------------------------------------------------------------------------------
@@ -330,10 +270,10 @@ class RetryLoop(Generic[_Request, _Response]):
         # The terms of all requests, if they are the same for all.
         nowhere = Terms(None) if self._retry_quota is None else None
         self._usual = nowhere if admission is None else admission.usual
-        # Whether the policy has a rule for every response; whether it has none for any below 400.
-        self._judges_all = retry.should_retry is not None or retry.budget is not None
+        # Whether the policy has no rule for a response below 400.
+        judges_all = retry.should_retry is not None or retry.budget is not None
         ruled = {*retry.statuses, *retry.throttled_statuses}
-        self._trusting = not self._judges_all and all(it >= LEAST_ERROR for it in ruled)
+        self._trusting = not judges_all and all(it >= LEAST_ERROR for it in ruled)
         self._on_grant = on_grant
         self._inner_permit = inner_permit
         self._known_terms = known_terms
@@ -363,25 +303,28 @@ class RetryLoop(Generic[_Request, _Response]):
             Exception: What the client raised in the last attempt; what a hook or `should_retry`
                 raised.
         """
-        adapter = self._adapter
-        replayable = adapter.is_replayable(request)
-        if self._buffers and not replayable:
+        adapter, origins, retry = self._adapter, self._origins, self._retry
+        if self._buffers and not adapter.is_replayable(request):
             await adapter.buffer(request)
-            replayable = adapter.is_replayable(request)
         known = self._known_terms.get(request) if self._known_terms else None
         usual = self._usual if throttle is None else None
         terms: Terms = known or usual or self._terms(request, throttle)
         server = adapter.origin(request.url) if self._drops else None
         permit: Permit | None = None
-        attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
+        delay, paid = 0.0, 0.0
         while True:
-            if terms.limiter is not None:
-                permit = await (
-                    terms.limiter.throttle(terms.cost, terms.priority, terms.timeout).__aenter__()
-                    if outcome is None and not self._drops  # a coroutine less
-                    else self._enter(terms, server, outcome)
-                )
+            made += 1
+            try:
+                if server is not None:
+                    origins.check(server)
+                if terms.limiter is not None:
+                    permit = await terms.limiter.throttle(
+                        terms.cost, terms.priority, terms.timeout
+                    ).__aenter__()
+            except ThrottleError as error:
+                chain(error, outcome)
+                raise
             try:
                 if self._on_grant is not None and permit is not None:
                     self._on_grant(request, permit)
@@ -389,30 +332,52 @@ class RetryLoop(Generic[_Request, _Response]):
                 status, headers = adapter.receive(request, response, permit)
             except BaseException as error:
                 try:
-                    failure = self._failure(error, server, outcome, permit, terms)
+                    failed = self._fail(error, server, outcome, permit, terms)
                 finally:
                     if permit is not None:
                         permit.release()
-                if failure is None:
+                if failed is None:
                     raise
-                outcome = failure
+                outcome = failed
             else:
                 if server is not None:
-                    self._origins.ended(server, status)
-                if terms.settle is not None and permit is not None:
-                    await self._settle(response, status, headers, permit, terms)
-                if (report := self._read(response, status, headers, permit)) is None:
+                    origins.ended(server, status)
+                if permit is not None and permit._engine.semaphore.filled_by is not None:
+                    permit._hand_over()
+                # Most responses have no header about limits, so only the names are looked at.
+                if (
+                    self._trusting
+                    and status < LEAST_ERROR
+                    and terms.settle is None
+                    and not origins.watched_until
+                    and not origins.may_report(tuple(headers))
+                ):
+                    if permit is not None:
+                        permit._report_answer()
                     return response
-                outcome = await self._judge(response, report, permit)
-            attempts = attempts or Attempts(
-                self._retry, request.method, self._retry_quota, terms.key, made + 1
-            )
+                outcome = await self._judge(response, status, headers, permit, terms)
             if outcome.throttled:
                 terms = terms.after_throttled()
                 if self._known_terms is not None:
                     self._known_terms[request] = terms
-            if not await self._wait(request, permit, attempts, outcome, replayable):
+            again_in = retry.next_delay(
+                made,
+                request.method,
+                status=outcome.status,
+                retry_after=outcome.retry_after,
+                throttled=outcome.verdict,
+                previous=delay,
+            )
+            if again_in is None or not adapter.is_replayable(request, outcome.response):
+                self._refund(terms, outcome, paid)
                 return outcome.result()
+            if self._retry_quota is not None:
+                cost = self._retry_quota.pay(terms.key, throttled=outcome.throttled)
+                if cost is None:
+                    return outcome.result()
+                paid = cost
+            delay = again_in
+            await self._wait(request, permit, outcome, made + 1, delay)
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request; without an admission, its origin as the key."""
@@ -423,28 +388,7 @@ class RetryLoop(Generic[_Request, _Response]):
             self._known_terms[request] = terms
         return terms
 
-    async def _enter(self, terms: Terms, server: str | None, before: Outcome[Any] | None) -> Permit:
-        """Wait for the limiter.
-
-        Args:
-            terms: The terms of the request.
-            server: The server, if requests to it may be dropped.
-            before: The outcome of the attempt before, if there was one.
-
-        Raises:
-            RequestDropped: Adaptive throttling drops the request, which took no token.
-        """
-        try:
-            if server is not None:
-                self._origins.check(server)
-            assert terms.limiter is not None
-            permit = terms.limiter.throttle(terms.cost, terms.priority, terms.timeout)
-            return await permit.__aenter__()
-        except ThrottleError as error:
-            chain(error, before)
-            raise
-
-    def _failure(
+    def _fail(
         self,
         error: BaseException,
         server: str | None,
@@ -465,15 +409,12 @@ class RetryLoop(Generic[_Request, _Response]):
             host, status, headers = failure.response
             if server is not None:
                 self._origins.ended(server, status)
-            if permit is not None:
+            if permit is not None and terms.settle is not None:
                 settlement = terms.settle_head(status, headers, permit)
                 if settlement is not None:
                     settlement.end(complete=False)
-            limits, _ = self._origins.read(host, status, headers)
-            self._apply(permit, limits)
-            if permit is not None:
-                permit._hold_trial()
-            return self._outcome(host, status, limits, permit, error=error)
+            limits, _ = self._read(host, status, headers, permit)
+            return self._decide(host, status, limits, permit, error=error)
         if failure.unanswered:
             if server is not None:
                 self._origins.ended(server, None)
@@ -481,75 +422,30 @@ class RetryLoop(Generic[_Request, _Response]):
                 permit._report_failure(None, self._pause_rule)
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
-        return Outcome(None, error, None) if retried else None
+        return Outcome(None, error) if retried else None
 
-    async def _settle(
+    async def _judge(
         self,
         response: _Response,
         status: int,
         headers: Mapping[str, str],
-        permit: Permit,
+        permit: Permit | None,
         terms: Terms,
-    ) -> None:
-        """Settle an attempt, now or when its body ends; if `settle` raises, close the response."""
-        try:
-            settlement = terms.settle_head(status, headers, permit)
-            if settlement is not None:
-                self._adapter.follow(response, settlement)
-        except BaseException:
-            await self._adapter.close(response)
-            raise
-
-    def _read(
-        self, response: _Response, status: int, headers: Mapping[str, str], permit: Permit | None
-    ) -> Report | None:
-        """Read the head of a response, which holds the permit from now on, and apply the quota.
-
-        Returns:
-            What it reports. None: neither the server nor the policy has a rule for the response,
-            and it is reported as a success, or as a failure.
-        """
-        if permit is not None and permit._engine.semaphore.filled_by is not None:
-            permit._hand_over()
-        origins = self._origins
-        # Most responses have no header about limits, so only the names are looked at.
-        if not self._trusting or status >= LEAST_ERROR or origins.may_report(tuple(headers)):
-            host = self._adapter.host(response)
-            limits, reads_body = origins.read(host, status, headers)
-            self._apply(permit, limits)
-            if status != SWITCHING_PROTOCOLS and (  # an open websocket is a success
-                self._judges_all
-                or status in self._retry.statuses
-                or status in self._retry.throttled_statuses
-                or limits.throttled
-                or reads_body is not None
-            ):
-                if permit is not None:
-                    permit._hold_trial()
-                return Report(host, status, headers, limits, reads_body)
-        if status in AMBIGUOUS or origins.watched_until:
-            self._count(self._adapter.host(response), status, permit, throttled=False)
-        if permit is not None and status < LEAST_FAILURE:
-            permit._report_answer()
-        elif permit is not None:
-            permit._report_failure(status, self._pause_rule)
-        return None
-
-    def _apply(self, permit: Permit | None, limits: ServerLimits) -> None:
-        """Apply what a response reports to the limiter of its request, if it has one."""
-        if permit is not None and (
-            limits.remaining is not None or limits.limit is not None or limits.policies
-        ):
-            apply_limits(permit, limits, self._server_quota, self._retry.max_pause)
-
-    async def _judge(
-        self, response: _Response, report: Report, permit: Permit | None
     ) -> Outcome[_Response]:
         """Return the outcome of an attempt with a response, whose whole body stays readable."""
-        adapter = self._adapter
-        host, status, headers, limits, reads_body = report
-        verdict: bool | None = None
+        adapter, should_retry = self._adapter, self._retry.should_retry
+        host = adapter.host(response)
+        limits = ServerLimits()
+        # An open websocket is a success.
+        verdict = False if status == SWITCHING_PROTOCOLS else None
         try:
+            if permit is not None and terms.settle is not None:
+                settlement = terms.settle_head(status, headers, permit)
+                if settlement is not None:
+                    adapter.follow(response, settlement)
+            limits, reads_body = self._read(host, status, headers, permit)
+            if permit is not None:
+                permit._hold_trial()
             if reads_body is not None:
                 try:
                     body = await adapter.read_body(response, unsized=reads_body)
@@ -557,52 +453,90 @@ class RetryLoop(Generic[_Request, _Response]):
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
-                    return self._outcome(host, status, limits, permit, error=error)
+                    return self._decide(host, status, limits, permit, error=error, lost=True)
                 if body is not None:
-                    limits, _ = self._origins.read(host, status, headers, body)
-                    self._apply(permit, limits)
-            if self._retry.should_retry is not None:
-                with adapter.replayed(response) as unread:
-                    answer = self._retry.should_retry(response)
+                    limits, _ = self._read(host, status, headers, permit, body)
+            if should_retry is not None and verdict is None:
+                with adapter.replayed(response) as seen:
+                    answer = should_retry(seen)
                     answer = await answer if isinstance(answer, Awaitable) else answer
                     # Functions return other values too, such as a match or a header.
                     verdict = None if answer is None else bool(answer)
-                response = unread()
+            return self._decide(host, status, limits, permit, verdict, response=response)
         except BaseException:
             try:
                 if limits.throttled:  # for the others, whatever becomes of this one
-                    self._report(permit, self._outcome(host, status, limits, permit))
+                    self._decide(host, status, limits, permit)
                 elif permit is not None:
                     permit._pass_on()
             finally:  # an algorithm of the user may fail
                 await adapter.close(response)
             raise
-        return self._outcome(host, status, limits, permit, response, verdict=verdict)
 
-    def _outcome(
+    def _read(
+        self,
+        host: str,
+        status: int,
+        headers: Mapping[str, str],
+        permit: Permit | None,
+        body: bytes | None = None,
+    ) -> tuple[ServerLimits, bool | None]:
+        """Return what `Origins.read` does, applied to the limiter of the request, if it has one."""
+        limits, reads_body = self._origins.read(host, status, headers, body)
+        if permit is not None and (
+            limits.remaining is not None or limits.limit is not None or limits.policies
+        ):
+            apply_limits(permit, limits, self._server_quota, self._retry.max_pause)
+        return limits, reads_body
+
+    def _decide(
         self,
         host: str,
         status: int,
         limits: ServerLimits,
         permit: Permit | None,
-        response: _Response | None = None,
-        *,
-        error: Exception | None = None,
         verdict: bool | None = None,
+        *,
+        response: _Response | None = None,
+        error: Exception | None = None,
+        lost: bool = False,
     ) -> Outcome[_Response]:
-        """Return the outcome of an attempt with a response, or with an error that stands for it."""
-        throttled = verdict
+        """Decide whether the server throttled a request, and report its answer to the limiter.
+
+        Args:
+            host: The host that answered.
+            status: The status of its answer.
+            limits: What the answer reports.
+            permit: The permit of the attempt, if it has one.
+            verdict: What `Retry.should_retry` returned.
+            response: The answer, if it is to be returned.
+            error: What is to be raised in its place.
+            lost: Whether its body was lost.
+        """
+        origins, rule = self._origins, self._pause_rule
+        throttled, paused = verdict, 0.0
         if throttled is None:
             throttled = self._retry.is_throttled(status, reported=limits.throttled)
             if status == SERVICE_UNAVAILABLE and not throttled:
-                throttled = self._origins.throttles_by_503(host)
+                throttled = origins.throttles_by_503(host)
             # One with a report of limits would say that it is throttled.
             is_bare = limits.remaining is None and limits.limit is None and not limits.policies
             if status == FORBIDDEN and is_bare and not throttled and permit is not None:
-                throttled = permit._report_failure(status, self._pause_rule)
-        return Outcome(
-            response, error, status, limits.wait, verdict, throttled, limits.is_global, host
-        )
+                throttled = permit._report_failure(status, rule)
+            # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
+            if throttled and status not in PLAINLY_THROTTLED:
+                verdict = True
+        if status in AMBIGUOUS or origins.watched_until:
+            self._count(host, status, permit, throttled=throttled)
+        if permit is not None:
+            if throttled:
+                everywhere = limits.is_global
+                paused = permit._report_pause(limits.wait, rule, everywhere=everywhere)
+            elif lost or status >= LEAST_FAILURE:
+                permit._report_failure(status, rule)
+            elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
+                permit._report_answer()
+        return Outcome(response, error, status, limits.wait, throttled, verdict, paused)
 
     def _count(self, host: str, status: int, permit: Permit | None, *, throttled: bool) -> None:
         """Warn once for each host that seems to throttle by a status that does not count so."""
@@ -620,65 +554,29 @@ class RetryLoop(Generic[_Request, _Response]):
         )
         permit._engine.observers.suspected(host, found.statuses, found.part)
 
+    def _refund(self, terms: Terms, outcome: Outcome[Any], paid: float) -> None:
+        """Refund the budget if the last attempt, which cost `paid`, succeeded."""
+        if self._retry_quota is None or outcome.throttled or outcome.status is None:
+            return
+        if outcome.status not in self._retry.statuses:
+            self._retry_quota.refund(terms.key, paid)
+
     async def _wait(
         self,
         request: _Request,
         permit: Permit | None,
-        attempts: Attempts,
         outcome: Outcome[_Response],
-        replayable: bool,
-    ) -> bool:
-        """Report an outcome and wait for the next attempt; return False if there is none."""
-        delay = attempts.delay(outcome)
-        # Also if this request is not retried: the others would be throttled as well.
-        paused = self._report(permit, outcome)
-        if (
-            delay is None
-            or not (replayable and self._adapter.is_replayable(request))
-            or not attempts.start_next(outcome, delay)
-        ):
-            attempts.finish(outcome)
-            return False
-        known = permit
-        if known is None and self._inner_permit is not None:
-            known = self._inner_permit(request)
-        if known is not None:
-            engine = known._engine
-            # A paused limiter delays the next attempt by itself.
-            seconds = engine.pause.left(engine.bucket.clock()) if paused else delay
-            engine.observers.retried(attempts.count, seconds, outcome.status, outcome.error)
+        attempt: int,
+        delay: float,
+    ) -> None:
+        """Wait for the next attempt, which has this number. No slot is held during the delay."""
+        if permit is None and self._inner_permit is not None:
+            permit = self._inner_permit(request)
+        if permit is not None:
+            seconds = outcome.paused or delay
+            permit._engine.observers.retried(attempt, seconds, outcome.status, outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
-        # No slot is held during the delay.
-        if not paused:
+        if not outcome.paused:
             await asyncio.sleep(delay)
         await self._adapter.prepare_again(request)
-        return True
-
-    def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
-        """Report the outcome of an attempt to the limiter, unless it was reported already.
-
-        Returns:
-            Whether the limiter is paused because of this outcome.
-        """
-        status = outcome.status
-        if (
-            outcome.response is not None
-            and status is not None
-            and (status in AMBIGUOUS or self._origins.watched_until)
-        ):
-            self._count(outcome.host, status, permit, throttled=outcome.throttled)
-        if permit is None:
-            return False
-        if outcome.throttled:
-            return permit._report_pause(
-                outcome.retry_after, self._pause_rule, everywhere=outcome.everywhere
-            )
-        if status is not None:
-            # An error of `raise_for_status` is an answer, a body that got lost is none.
-            lost = outcome.error is not None and self._adapter.classify(outcome.error).unanswered
-            if lost or status >= LEAST_FAILURE:
-                permit._report_failure(status, self._pause_rule)
-            elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
-                permit._report_answer()
-        return False

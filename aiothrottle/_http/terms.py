@@ -77,7 +77,7 @@ class Terms:
     def settle_head(
         self, status: int, headers: Mapping[str, str], permit: Permit
     ) -> "Settlement | None":
-        """Call `settle`, if there is one, and settle the permit if it returns a cost.
+        """Call `settle`, and settle the permit if it returns a cost.
 
         Args:
             status: The status of the response.
@@ -92,8 +92,8 @@ class Terms:
             ValueError: It returned a cost that is out of range.
             Exception: What it raised.
         """
-        if self.settle is None or self.request is None:
-            return None
+        assert self.settle is not None
+        assert self.request is not None
         response = Response(self.request, status, headers)
         result: Any = result_of("settle", self.settle, response)
         if result is None:

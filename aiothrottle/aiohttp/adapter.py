@@ -13,7 +13,7 @@ import asyncio
 import io
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -119,19 +119,19 @@ class AiohttpAdapter(Generic[_Request_contra]):
         return body
 
     @contextmanager
-    def replayed(self, response: ClientResponse) -> Generator[Callable[[], ClientResponse]]:
+    def replayed(self, response: ClientResponse) -> Generator[ClientResponse]:
         """Put back at the end what is read of the body in the block, a part or all of it.
 
         Nothing is put back after an error, or if the response was closed or released.
         """
         source = response.content
         if source.at_eof():  # that of a HEAD request has not all attributes of a stream
-            yield lambda: response
+            yield response
             return
         recorder = _Recorder(source)
         response.content = recorder
         try:
-            yield lambda: response
+            yield response
         finally:
             response.content = source
         if recorder.chunks and source.exception() is None:

@@ -156,7 +156,7 @@ class RetryMiddleware:
 class _MiddlewareAdapter(AiohttpAdapter[ClientRequest]):
     """Translates for the middlewares."""
 
-    def is_replayable(self, request: ClientRequest) -> bool:
+    def is_replayable(self, request: ClientRequest, _: object = None, /) -> bool:
         return is_replayable(request.body)
 
     async def buffer(self, request: ClientRequest, /) -> None:

@@ -70,7 +70,6 @@ from aiothrottle.aiohttp.body import (
 from aiothrottle.errors import not_async
 from aiothrottle.hooks import Request, Throttle
 from aiothrottle.keyed import AnyLimiter
-from aiothrottle.permit import Permit
 
 if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
@@ -210,8 +209,6 @@ class Call:
     options: Mapping[str, Any]
     #: The body, if it could be sent only once.
     body: Body | None = None
-    #: Whether a redirect has answered it with a GET: another attempt would do it twice.
-    is_done: bool = False
 
     def send(self) -> Awaitable[ClientResponse]:
         """Make one attempt."""
@@ -252,19 +249,15 @@ class SessionAdapter(AiohttpAdapter[Call]):
             self.made = without_resending(ClientSession(**self._arguments))
         return self.made
 
-    def is_replayable(self, request: Call) -> bool:
-        return not request.is_done and (request.body is None or is_replayable(request.body))
+    def is_replayable(self, request: Call, response: ClientResponse | None = None, /) -> bool:
+        method = request.method
+        if response is not None and response.method != method and method not in self._repeatable:
+            return False  # a redirect has answered it with a GET: it is done
+        return request.body is None or is_replayable(request.body)
 
     async def buffer(self, request: Call, /) -> None:
         if request.body is not None:
             await request.body.buffer()
-
-    def receive(
-        self, request: Call, response: ClientResponse, permit: Permit | None
-    ) -> tuple[int, Mapping[str, str]]:
-        method = request.method
-        request.is_done = response.method != method and method not in self._repeatable
-        return super().receive(request, response, permit)
 
     def view(self, request: Call, /) -> Request:
         url = request.url

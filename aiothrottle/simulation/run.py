@@ -348,7 +348,7 @@ class _World:
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
         paused = permit._report_pause(retry_after, self._rule)
-        return delay, paused
+        return delay, paused > 0.0
 
     def _retry_after(self, wait: float) -> float | None:
         match self._server.retry_after:

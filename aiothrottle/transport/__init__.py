@@ -10,7 +10,7 @@ protocols for them would repeat the two libraries.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
@@ -212,7 +212,7 @@ class TransportAdapter:
                 complete = False
         settlement.end(complete=complete)
 
-    def is_replayable(self, request: _AnyRequest) -> bool:
+    def is_replayable(self, request: _AnyRequest, _: object = None, /) -> bool:
         """Return whether the body of a request can be sent again unchanged."""
         stream = request.stream
         if isinstance(stream, self.library.ByteStream) or _is_empty(request):
@@ -265,22 +265,14 @@ class TransportAdapter:
         return decoded
 
     @contextmanager
-    def replayed(self, response: _AnyResponse) -> Generator[Callable[[], _AnyResponse]]:
-        """Keep what is read of the body; the function returns the response unread."""
+    def replayed(self, response: _AnyResponse) -> Generator[_AnyResponse]:
+        """Yield a copy of the response, whose body is kept as far as it is read."""
         held = _held(response)
         if held is None or response.is_closed:
-            yield lambda: response
+            yield response
             return
-        held.is_read_ahead = True
-        yield lambda: self._unread(response, held)
-        held.is_read_ahead = False
-
-    def _unread(self, response: _AnyResponse, held: HeldStream) -> _AnyResponse:
-        """Return a response with an unread body, although `should_retry` may have read it."""
-        if not response.is_closed and not response.is_stream_consumed:
-            return response
         # There is no public way to make a response forget what it has decoded.
-        unread: _AnyResponse = self.library.Response(
+        copy = self.library.Response(
             response.status_code,
             headers=response.headers,
             stream=held,
@@ -289,9 +281,11 @@ class TransportAdapter:
             history=response.history,
             default_encoding=response.default_encoding,
         )
+        held.is_read_ahead = True
+        yield copy
+        held.is_read_ahead = False
         # An iterator that `should_retry` abandoned may end late, and then closes its response.
-        response.stream = self.library.ByteStream(b"")
-        return unread
+        copy.stream = self.library.ByteStream(b"")
 
     async def close(self, response: _AnyResponse) -> None:
         """Close a response that is not returned."""

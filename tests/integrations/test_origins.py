@@ -310,3 +310,16 @@ async def test_suspicion_is_logged_and_emitted_once(
     [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "with 403, which does not count as throttled" in record.getMessage()
     assert "Retry(throttled_statuses={403, 420, 429, 529})" in record.getMessage()
+
+
+async def test_answer_that_is_raised_is_suspect_too() -> None:
+    limiter, events = watched()
+    async with SESSION.serve(answer(403), answer(), answer(403), limiter=limiter) as at:
+        await at.send()
+        await at.send()
+        for _ in range(18):
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await at.client.raw.ws_connect(at.url)
+        host = at.url.host
+    [event] = [event for event in events if isinstance(event, ThrottlingSuspected)]
+    assert event == ThrottlingSuspected(None, host or "", frozenset({403}), 19 / 20)
