@@ -79,6 +79,16 @@ SHORT_BODY = 1 << 16
 SHORT_TIME = 1.0
 
 
+def is_short(headers: Mapping[str, str], *, as_sent: bool = False) -> bool:
+    """Return whether a body is short, also when it is decompressed, unless it is read `as_sent`."""
+    if not as_sent and "Content-Encoding" in headers:
+        return False
+    try:
+        return int(headers.get("Content-Length", "")) <= SHORT_BODY
+    except ValueError:
+        return False
+
+
 class Request(Protocol):
     """The part of a request that the loop reads."""
 
@@ -344,7 +354,8 @@ class RetryLoop(Generic[_Request, _Response]):
                     origins.ended(server, status)
                 if permit is not None and permit._engine.semaphore.filled_by is not None:
                     permit._hand_over()
-                # Most responses have no header about limits, so only the names are looked at.
+                # Most responses have a status without a rule, and no header about limits: only the
+                # names are looked at.
                 if (
                     self._trusting
                     and status < LEAST_ERROR

@@ -30,7 +30,7 @@ from aiohttp import (
 from aiohttp.base_protocol import BaseProtocol
 from yarl import URL
 
-from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, is_short
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
@@ -38,6 +38,7 @@ from aiothrottle.aiohttp.body import is_plain_form
 from aiothrottle.permit import Permit
 
 _Request_contra = TypeVar("_Request_contra", contravariant=True)
+_Read = TypeVar("_Read")
 
 _WRONG_CERTIFICATE = (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)
 
@@ -103,7 +104,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
 
     async def read_body(self, response: ClientResponse, *, unsized: bool) -> bytes | None:
         """Read a short body, and put it back. What fails or stalls is left to the caller."""
-        if not unsized and not _is_short(response):
+        if not unsized and not is_short(response.headers):
             return None
         body = b""
         with self.replayed(response):
@@ -144,7 +145,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
     async def discard(self, response: ClientResponse) -> None:
         """End a response that is not needed: read it if it is short, and release its connection."""
         try:
-            if _is_short(response):
+            if is_short(response.headers):
                 with suppress(aiohttp.ClientError, OSError):
                     async with asyncio.timeout(SHORT_TIME):
                         await response.read()  # which also waits until the upload has ended
@@ -153,12 +154,6 @@ class AiohttpAdapter(Generic[_Request_contra]):
 
     async def prepare_again(self, _: _Request_contra, /) -> None:
         """Do nothing: a session makes a new request for each attempt."""
-
-
-def _is_short(response: ClientResponse) -> bool:
-    length = response.content_length
-    packed = "Content-Encoding" in response.headers  # short only until it is decompressed
-    return length is not None and length <= SHORT_BODY and not packed
 
 
 def without_resending(session: ClientSession) -> ClientSession:
@@ -245,18 +240,16 @@ class ReadAlong(StreamReader):
         self.seen(chunk)
         return chunk
 
-    async def _along(self, reading: Awaitable[bytes]) -> bytes:
+    async def _along(self, reading: Awaitable[_Read]) -> _Read:
         try:
-            chunk = await reading
+            return await reading
         except BaseException:
             self.failed()
             raise
-        self.seen(chunk)
-        return chunk
 
     async def read(self, n: int = -1) -> bytes:
         if n >= 0:
-            return await self._along(self._source.read(n))
+            return self._shown(await self._along(self._source.read(n)))
         self.set_read_chunk_size(sys.maxsize)
         # One by one: a cancelled reader must not lose the chunks that have arrived.
         chunks: list[bytes] = []
@@ -265,17 +258,13 @@ class ReadAlong(StreamReader):
         return b"".join(chunks)
 
     async def readany(self) -> bytes:
-        return await self._along(self._source.readany())
+        return self._shown(await self._along(self._source.readany()))
 
     async def readuntil(self, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401 - as there
-        return await self._along(self._source.readuntil(*arguments, **options))
+        return self._shown(await self._along(self._source.readuntil(*arguments, **options)))
 
     async def readchunk(self) -> tuple[bytes, bool]:
-        try:
-            chunk, ends = await self._source.readchunk()
-        except BaseException:
-            self.failed()
-            raise
+        chunk, ends = await self._along(self._source.readchunk())
         return self._shown(chunk), ends
 
     def read_nowait(self, n: int = -1) -> bytes:

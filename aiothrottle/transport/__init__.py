@@ -10,13 +10,13 @@ protocols for them would repeat the two libraries.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
-from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop, is_short
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
 from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
@@ -122,20 +122,19 @@ class Transport(Generic[_Request, _Response, _Base]):
 
     async def aclose(self) -> None:
         """Close the wrapped transport. The limiter stays as it is."""
-        self._closings += 1
-        try:
-            await self._transport.aclose()
-        finally:
-            self._adapter.release_all()
+        await self._close(self._transport.aclose())
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._close(self._transport.__aexit__(*exc_info))
+
+    async def _close(self, closing: Awaitable[None]) -> None:
         self._closings += 1
         try:
-            await self._transport.__aexit__(*exc_info)
+            await closing
         finally:
             self._adapter.release_all()
 
@@ -236,14 +235,13 @@ class TransportAdapter:
     async def read_body(self, response: _AnyResponse, *, unsized: bool) -> bytes | None:
         """Read a short body, and keep it for the caller."""
         held, encoding = _held(response), response.headers.get("Content-Encoding")
-        # A compressed body is short only until it is decompressed.
-        if not unsized and (encoding is not None or not _is_short(response.headers)):
+        if not unsized and not is_short(response.headers):
             return None
         # Reading cannot be resumed here, and a response that was not throttled is mostly returned.
         is_returned = unsized or response.status_code in AMBIGUOUS
         try:
             async with asyncio.timeout(None if is_returned else SHORT_TIME):
-                body = await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
+                body = await (response.aread() if held is None else _short_body(held))
         except TimeoutError as error:
             raise self.library.ReadTimeout(
                 "the body of a throttled response did not arrive"
@@ -264,39 +262,31 @@ class TransportAdapter:
             return None
         return decoded
 
-    @contextmanager
-    def replayed(self, response: _AnyResponse) -> Generator[_AnyResponse]:
-        """Yield a copy of the response, whose body is kept as far as it is read."""
+    def replayed(self, response: _AnyResponse) -> AbstractContextManager[_AnyResponse]:
+        """Return a copy of the response: there is no public way to make one unread again."""
         held = _held(response)
-        if held is None or response.is_closed:
-            yield response
-            return
-        # There is no public way to make a response forget what it has decoded.
+        if held is None:
+            return nullcontext(response)
         copy = self.library.Response(
             response.status_code,
-            headers=response.headers,
-            stream=held,
+            content=held.read_ahead(),
             request=response.request,
             extensions=response.extensions,
             history=response.history,
             default_encoding=response.default_encoding,
         )
-        held.is_read_ahead = True
-        yield copy
-        held.is_read_ahead = False
-        # An iterator that `should_retry` abandoned may end late, and then closes its response.
-        copy.stream = self.library.ByteStream(b"")
+        copy.headers = response.headers  # without what the library adds for `content`
+        return nullcontext(copy)
 
     async def close(self, response: _AnyResponse) -> None:
         """Close a response that is not returned."""
-        held = _held(response)
-        await (response.aclose() if held is None else held.hold.end())
+        await response.aclose()
 
     async def discard(self, response: _AnyResponse) -> None:
         """End a response that is followed by another attempt, and release its permit."""
         try:
-            if _is_short(response.headers) and not response.is_stream_consumed:
-                # The body is not needed. A RuntimeError: `should_retry` gave up reading it.
+            if is_short(response.headers, as_sent=True):
+                # The body is not needed. A RuntimeError: it was read, or reading was given up.
                 with suppress(TimeoutError, RuntimeError, self.library.TransportError):
                     async with asyncio.timeout(SHORT_TIME):
                         async for _ in response.aiter_raw():
@@ -317,6 +307,16 @@ class TransportAdapter:
 
 def _held(response: _AnyResponse) -> HeldStream | None:
     return response.stream if isinstance(response.stream, HeldStream) else None
+
+
+async def _short_body(held: HeldStream) -> bytes | None:
+    """Read a body ahead; return None if it is not short."""
+    body = b""
+    async for chunk in held.read_ahead():
+        body += chunk
+        if len(body) > SHORT_BODY:
+            return None
+    return body
 
 
 def _is_of_a_certificate(error: BaseException | None) -> bool:
@@ -356,10 +356,3 @@ def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
     if not hasattr(content, "seekable") or getattr(content, "closed", False):
         return False
     return bool(content.seekable())
-
-
-def _is_short(headers: Mapping[str, str]) -> bool:
-    try:
-        return int(headers.get("Content-Length", "")) <= SHORT_BODY
-    except ValueError:
-        return False

@@ -10,7 +10,6 @@ cost stays as it was charged.
 """
 
 import asyncio
-import math
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
@@ -20,7 +19,11 @@ from aiothrottle.permit import Permit
 
 
 class Hold:
-    """The slot of a response, and the stream that is closed before the slot is released."""
+    """The slot of a response, and the stream that is closed before the slot is released.
+
+    It knows no `HeldStream`: a timer and the transport refer to it, and a dropped response must be
+    collected all the same.
+    """
 
     __slots__ = ("_all", "_loop", "_permit", "_timer", "settlement", "stream")
 
@@ -104,45 +107,20 @@ class HeldStream:
 
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
-        #: Whether all chunks are kept, and `aclose` is ignored.
-        self.is_read_ahead = False
-        # One iterator for both: ending `_read_ahead` early must not end `_read`.
+        # One iterator for both: ending `read_ahead` early must not end the body.
         self._source: AsyncIterator[bytes] | None = None
         self._ahead: list[bytes] = []
         self._error: Exception | None = None
 
-    async def read_ahead(self, most: float = math.inf) -> bytes | None:
-        """Return all of the body, or None if it is longer than `most` bytes.
-
-        Its response still counts as unread.
-        """
-        body = b""
-        async for chunk in self._read_ahead():
-            body += chunk
-            if len(body) > most:
-                return None
-        return body
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._read_ahead() if self.is_read_ahead else self._read()
-
-    async def aclose(self) -> None:
-        """Close the body and release the slot; while it is read ahead, do nothing."""
-        if not self.is_read_ahead:
-            await self.hold.end()
-
-    def __del__(self) -> None:
-        # The client's pool would keep the connection of a dropped response for ever.
-        self.hold.abandon()
-
-    async def _read_ahead(self) -> AsyncIterator[bytes]:
+    async def read_ahead(self) -> AsyncIterator[bytes]:
+        """Yield the body, which can still be read from its beginning."""
         for chunk in tuple(self._ahead):
             yield chunk
         while (more := await self._next()) is not None:
             self._ahead.append(more)
             yield more
 
-    async def _read(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             for chunk in self._ahead:
                 yield chunk
@@ -152,6 +130,14 @@ class HeldStream:
             self._source = None
             await self.hold.end()
             raise
+
+    async def aclose(self) -> None:
+        """Close the body and release the slot."""
+        await self.hold.end()
+
+    def __del__(self) -> None:
+        # The client's pool would keep the connection of a dropped response for ever.
+        self.hold.abandon()
 
     async def _next(self) -> bytes | None:
         """Return the next chunk of the body, or None at its end."""
