@@ -508,8 +508,10 @@ def engines_of(limiter: AnyLimiter) -> list[Engine]:
 
 
 def expect_outcomes(limiter: AnyLimiter) -> None:
-    """Begin with small bursts: from now on the outcome of each request is reported."""
+    """Begin with small bursts: from now on the outcome of each request is reported. Idempotent."""
     if isinstance(limiter, KeyedRateLimiter):
+        if limiter._reported:
+            return
         limiter._reported = True
     for engine in engines_of(limiter):
         engine.expect_outcomes()

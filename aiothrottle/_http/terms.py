@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
-from weakref import WeakSet
 
 from aiothrottle._checks import check_names, check_number, shown
 from aiothrottle._core.limits import RateLimit
@@ -141,8 +140,6 @@ class Admission:
             limiter = RateLimiter(limiter)
         if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError(_needs_keys("key="))
-        # Those of a `PerLoop` that know that their outcomes are reported.
-        self._expecting = WeakSet[AnyLimiter]()
         #: What was given, or made of it.
         self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
         self._origin = origin
@@ -165,9 +162,7 @@ class Admission:
         if not isinstance(self.given, PerLoop):
             return self.given
         limiter = self.given.get()
-        if limiter not in self._expecting:
-            self._expecting.add(limiter)
-            expect_outcomes(limiter)
+        expect_outcomes(limiter)
         return limiter
 
     def terms(self, request: Any, override: object) -> Terms:  # noqa: ANN401 - the client's own
