@@ -97,11 +97,6 @@ class Request(Protocol):
         """The method, in capitals."""
         ...
 
-    @property
-    def url(self) -> Any:  # noqa: ANN401 - yarl.URL, httpx.URL
-        """The absolute URL, of the client's own type."""
-        ...
-
 
 class Failure(NamedTuple):
     """What an exception means that the client raised in place of a response."""
@@ -126,8 +121,8 @@ class Adapter(Protocol[_Request_contra, _Response]):
     each that awaits leaves no slot held when it is cancelled.
     """
 
-    def origin(self, url: Any, /) -> str:  # noqa: ANN401 - as `Request.url`
-        """Return the server of a URL: its host as DNS has it, with any port but the usual one."""
+    def origin(self, request: _Request_contra, /) -> str:
+        """Return the server of a request: its host in DNS, with any port but the usual one."""
         ...
 
     def is_replayable(self, request: _Request_contra, response: _Response | None = None, /) -> bool:
@@ -319,7 +314,7 @@ class RetryLoop(Generic[_Request, _Response]):
         known = self._known_terms.get(request) if self._known_terms else None
         usual = self._usual if throttle is None else None
         terms: Terms = known or usual or self._terms(request, throttle)
-        server = adapter.origin(request.url) if self._drops else None
+        server = adapter.origin(request) if self._drops else None
         permit: Permit | None = None
         outcome: Outcome[_Response] | None = None
         delay, paid = 0.0, 0.0
@@ -393,7 +388,7 @@ class RetryLoop(Generic[_Request, _Response]):
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request; without an admission, its origin as the key."""
         if self._admission is None:
-            return Terms(None, self._adapter.origin(request.url))
+            return Terms(None, self._adapter.origin(request))
         terms = self._admission.terms(request, throttle)
         if self._known_terms is not None:
             self._known_terms[request] = terms

@@ -116,7 +116,7 @@ class Admission:
         limiter: One for all requests, or one for each key; or a `PerLoop` of these; or the rate
             limit of one to make.
         options: The options of the integration.
-        origin: Returns the key of a request that has none by an option, from its URL.
+        origin: Returns the key of a request that has none by an option.
         view: Returns what a hook sees of a request.
 
     Raises:
@@ -192,7 +192,7 @@ class Admission:
         limiter = self.limiter
         if isinstance(limiter, KeyedRateLimiter):
             if key is None:
-                key = self._origin(request.url)
+                key = self._origin(request)
             try:
                 limiter = limiter[key]  # last, as it may make it
             except TypeError as error:

@@ -54,10 +54,6 @@ class AiohttpAdapter(Generic[_Request_contra]):
         self._max_hold = options.max_hold
         self._hold_websockets = options.hold_websockets
 
-    def origin(self, url: URL, /) -> str:
-        """Return the server of a URL."""
-        return origin(url.scheme, url.raw_host or "", url.port)
-
     def classify(self, error: Exception) -> Failure:
         """Classify a failed connection; a wrong certificate is not retryable."""
         # Of a websocket or a proxy; without headers there was no response, or too many redirects.
@@ -154,6 +150,11 @@ class AiohttpAdapter(Generic[_Request_contra]):
 
     async def prepare_again(self, _: _Request_contra, /) -> None:
         """Do nothing: a session makes a new request for each attempt."""
+
+
+def origin_of(url: URL) -> str:
+    """Return the server of a URL."""
+    return origin(url.scheme, url.raw_host or "", url.port)
 
 
 def without_resending(session: ClientSession) -> ClientSession:

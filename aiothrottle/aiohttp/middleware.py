@@ -24,6 +24,7 @@ from aiothrottle._http.terms import Admission, LimiterLike, Terms
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
+    origin_of,
     without_resending,
 )
 from aiothrottle.aiohttp.body import check_open, is_replayable, prepare_again, read_into_memory
@@ -155,6 +156,9 @@ class RetryMiddleware:
 
 class _MiddlewareAdapter(AiohttpAdapter[ClientRequest]):
     """Translates for the middlewares."""
+
+    def origin(self, request: ClientRequest, /) -> str:
+        return origin_of(request.url)
 
     def is_replayable(self, request: ClientRequest, _: object = None, /) -> bool:
         return is_replayable(request.body)

@@ -58,6 +58,7 @@ from aiothrottle._http.terms import Admission, LimiterLike
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
+    origin_of,
     without_resending,
 )
 from aiothrottle.aiohttp.body import (
@@ -202,31 +203,12 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
 class Call:
     """One call of a session, which may take several attempts."""
 
-    adapter: "SessionAdapter"
     method: str
     address: StrOrURL
     #: Those of aiohttp's request.
     options: Mapping[str, Any]
     #: The body, if it could be sent only once.
     body: Body | None = None
-
-    def send(self) -> Awaitable[ClientResponse]:
-        """Make one attempt."""
-        session = self.adapter.made or self.adapter.session
-        options = self.options if self.body is None else {**self.options, "data": self.body}
-        return session.request(self.method, self.address, **options)
-
-    @property
-    def url(self) -> URL:
-        try:
-            url = URL(self.address)
-        except ValueError as error:
-            raise InvalidUrlClientError(self.address) from error  # as aiohttp does
-        if not url.absolute:
-            # There is no public way to ask a session for its base_url.
-            base: URL | None = getattr(self.adapter.session, "_base_url", None)
-            url = url if base is None else base.join(url)
-        return url
 
 
 class SessionAdapter(AiohttpAdapter[Call]):
@@ -249,6 +231,28 @@ class SessionAdapter(AiohttpAdapter[Call]):
             self.made = without_resending(ClientSession(**self._arguments))
         return self.made
 
+    def send(self, request: Call) -> Awaitable[ClientResponse]:
+        """Make one attempt."""
+        session = self.made or self.session
+        options = request.options
+        if request.body is not None:
+            options = {**options, "data": request.body}
+        return session.request(request.method, request.address, **options)
+
+    def origin(self, request: Call, /) -> str:
+        return origin_of(self._url(request.address))
+
+    def _url(self, address: StrOrURL) -> URL:
+        try:
+            url = URL(address)
+        except ValueError as error:
+            raise InvalidUrlClientError(address) from error  # as aiohttp does
+        if not url.absolute:
+            # There is no public way to ask a session for its base_url.
+            base: URL | None = getattr(self.session, "_base_url", None)
+            url = url if base is None else base.join(url)
+        return url
+
     def is_replayable(self, request: Call, response: ClientResponse | None = None, /) -> bool:
         method = request.method
         if response is not None and response.method != method and method not in self._repeatable:
@@ -260,7 +264,7 @@ class SessionAdapter(AiohttpAdapter[Call]):
             await request.body.buffer()
 
     def view(self, request: Call, /) -> Request:
-        url = request.url
+        url = self._url(request.address)
         if params := request.options.get("params"):
             url = url.extend_query(params)
         # As aiohttp combines them: a name of the call replaces that of the session.
@@ -519,8 +523,7 @@ class ThrottledSession:
             return self._send_checked(method, url, options, throttle, check)
         if options and not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options, throttle)
-        call = Call(self._adapter, method, url, options)
-        return self._loop.run(call, Call.send, throttle)
+        return self._loop.run(Call(method, url, options), self._adapter.send, throttle)
 
     async def _send_checked(
         self,
@@ -560,10 +563,10 @@ class ThrottledSession:
         tracker = kept.get("upload_tracker")
         if tracker is not None:
             tracker = kept["upload_tracker"] = SharedTracker(tracker)
-        call = Call(self._adapter, method, url, kept)
+        call = Call(method, url, kept)
         try:
             call.body = Body.of(kept.get("data"))
-            return await self._loop.run(call, Call.send, throttle)
+            return await self._loop.run(call, self._adapter.send, throttle)
         finally:
             if tracker is not None:
                 tracker.end()
@@ -585,6 +588,6 @@ class ThrottledSession:
 
         # A websocket's `timeout` is another one, and its other options are no body.
         seen = {name: options.get(name) for name in ("headers", "params")}
-        await self._loop.run(Call(self._adapter, "GET", url, seen), handshake, throttle)
+        await self._loop.run(Call("GET", url, seen), handshake, throttle)
         assert websocket is not None
         return websocket

@@ -183,8 +183,9 @@ class TransportAdapter:
                 response.stream = self.held_stream(hold)
         return response.status_code, response.headers
 
-    def origin(self, url: Any) -> str:  # noqa: ANN401 - of either library
-        """Return the server of a URL."""
+    def origin(self, request: _AnyRequest) -> str:
+        """Return the server of a request."""
+        url = request.url
         return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
 
     def view(self, request: _AnyRequest) -> HookRequest:

@@ -274,7 +274,7 @@ class Crawl:
         work.before = work.record.attempts
         ask = partial(self._ask, work, request)
         options = {"headers": request.headers, "data": request.data}
-        call = Call(self._adapter, request.method, request.url, options)
+        call = Call(request.method, request.url, options)
         while True:
             made = work.record.attempts - work.before
             response = await self._loop.run(call, ask, work.job.throttle, made)
