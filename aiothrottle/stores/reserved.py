@@ -1,33 +1,31 @@
 """The reservations of an engine: tokens that a store has granted, as an algorithm of the engine.
 
 Invariant: tokens stay in one of the lists of `ReservedState` until the store has counted or
-refunded them; reservations that are ready are in the order of their instants.
+refunded them; reservations that are ready are in the order of their instants, and those that were
+used in the order in which they were.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.amounts import ROUNDING, common, covers, positive, total
 
-# The timestamp at which tokens were used, how many, and the instant of the store.
-_Used: TypeAlias = tuple[float, float, float]
 # Used tokens can be refunded while they are remembered; more are hardly ever under way.
 _MOST_UNDER_WAY = 4096
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Tokens that the store has taken for an `instant` of its clock; `at` is the instant here.
+    """Tokens that the store has taken for an instant of its clock."""
 
-    Of tokens that are owed, `at` is the timestamp at which they were used.
-    """
-
+    #: The instant here; of tokens that were used, the timestamp at which they were.
     at: float
     cost: float
+    #: That of the store's clock; NaN if the tokens are owed.
     instant: float
 
 
@@ -37,16 +35,14 @@ class ReservedState:
 
     #: May be used, each from its instant on; in the order of the store.
     ready: deque[Reservation] = field(default_factory=deque[Reservation])
-    #: Were used.
-    used: deque[_Used] = field(default_factory=lambda: deque[_Used](maxlen=_MOST_UNDER_WAY))
-    #: Were used without a reservation, and are counted in the store; the call is still under way
-    #: where the instant is NaN.
-    recorded: deque[Reservation] = field(
+    #: Were used, those that are owed among them.
+    used: deque[Reservation] = field(
         default_factory=lambda: deque[Reservation](maxlen=_MOST_UNDER_WAY)
     )
     #: Were not used, and are still to be refunded in the store.
     returned: deque[Reservation] = field(default_factory=deque[Reservation])
-    #: Were used without a reservation, and are still to be counted in the store.
+    #: Were used without a reservation, and are not counted in the store yet. The call for the first
+    #: may be under way: one that ends without an answer is made again, which is safe at the worst.
     owed: deque[Reservation] = field(default_factory=deque[Reservation])
     #: The tokens that remained in the store at its last answer, and until when that counts.
     remaining: float = math.inf
@@ -78,27 +74,18 @@ class ReservedState:
         return False
 
     def counted(self, owed: Reservation, cost: float, instant: float) -> None:
-        """Note the instant at which the store counted a cost; return what was refunded meanwhile.
+        """Note that the store has counted what was owed; return what was refunded meanwhile.
 
         Args:
             owed: The part of the cost that is still used.
             cost: What the store has counted.
             instant: The store's instant.
         """
+        if self.owed and self.owed[0] is owed:  # else all was forgotten meanwhile
+            self.owed.popleft()
         owed.instant = instant
         if back := positive(cost - owed.cost):
             self.returned.append(Reservation(owed.at, back, instant))
-
-    def owe_again(self) -> None:
-        """Count again what the one call under way was counting: it ends without an answer.
-
-        At the worst that counts it twice, which is safe.
-        """
-        uncounted = [each for each in self.recorded if math.isnan(each.instant)]
-        counted = [each for each in self.recorded if not math.isnan(each.instant)]
-        self.recorded.clear()
-        self.recorded.extend(counted)
-        self.owed.extendleft(uncounted)
 
     def hold(
         self, now: float, costs: Sequence[float], instants: Sequence[float], there: float
@@ -141,7 +128,7 @@ class ReservedState:
 
     def forget(self) -> None:
         """Forget all tokens: the record was deleted, so nothing is to be refunded or counted."""
-        for tokens in (self.ready, self.used, self.recorded, self.returned, self.owed):
+        for tokens in (self.ready, self.used, self.returned, self.owed):
             tokens.clear()
         self.remaining, self.known_until = math.inf, -math.inf
 
@@ -223,12 +210,13 @@ class Reserved:
         """Use what is ready; what is missing is owed."""
         ready, place = state.ready, 0
         if ready and ready[0].cost == cost and ready[0].at <= now:  # as a rule
-            state.used.append((now, cost, ready.popleft().instant))
+            state.used.append(first := ready.popleft())
+            first.at = now
             return
         while not covers(0.0, cost) and place < len(ready) and ready[place].at <= now:
             first = ready[place]
             if part := common(first.cost, cost):
-                state.used.append((now, part, first.instant))
+                state.used.append(Reservation(now, part, first.instant))
                 first.cost -= part
                 cost -= part
             if covers(0.0, first.cost):
@@ -236,7 +224,8 @@ class Reserved:
             else:
                 place += 1  # it has other resources, or all of the cost is used
         if not covers(0.0, cost):
-            state.owed.append(Reservation(now, cost, math.nan))
+            state.owed.append(owed := Reservation(now, cost, math.nan))
+            state.used.append(owed)
 
     def take_each(self, state: ReservedState, timestamps: Sequence[float]) -> None:
         """Use a token at each of the timestamps: many of one reservation, as a rule."""
@@ -244,7 +233,7 @@ class Reserved:
         first = ready[0] if ready else None
         for now in timestamps:
             if first is not None and first.cost > 1.0 and first.at <= now:
-                used.append((now, 1.0, first.instant))
+                used.append(Reservation(now, 1.0, first.instant))
                 first.cost -= 1.0
             else:
                 self.take(state, now, 1.0)
@@ -252,26 +241,15 @@ class Reserved:
 
     def refund(self, state: ReservedState, now: float, cost: float, at: float) -> None:  # noqa: ARG002
         """Return what was used at that timestamp; what is still owed for it is forgotten."""
-        for unreserved in (state.owed, state.recorded):
-            for each in reversed(unreserved):
-                if each.at < at or not cost:
-                    break
-                part = common(each.cost, cost)
-                if each.at == at and part:
-                    each.cost -= part
-                    cost -= part
-                    if not math.isnan(each.instant):  # else the store has not counted it yet
-                        state.returned.append(Reservation(at, part, each.instant))
-        used = state.used
-        for place in range(len(used) - 1, -1, -1):
-            used_at, tokens, instant = used[place]
-            if used_at < at or not cost:
+        for each in reversed(state.used):
+            if each.at < at or not cost:
                 break
-            part = common(tokens, cost)
-            if used_at == at and part:
-                used[place] = (at, tokens - part, instant)
+            part = common(each.cost, cost)
+            if each.at == at and part:
+                each.cost -= part
                 cost -= part
-                state.returned.append(Reservation(at, part, instant))
+                if not math.isnan(each.instant):  # else the store has not counted it yet
+                    state.returned.append(Reservation(at, part, each.instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
         """Return the tokens that remained at the last answer, while that counts."""

@@ -365,11 +365,9 @@ class SharedBucket:
         if reserved.returned:
             return self._refund()
         if reserved.owed:
-            owed = reserved.owed.popleft()
-            reserved.recorded.append(owed)
+            owed = reserved.owed[0]
             call = self.store.execute("record", (owed.cost,))
-            fill = partial(self._recorded, owed, owed.cost)
-            return Order(call, fill, self._failed_to_settle, reserved.owe_again)
+            return Order(call, partial(self._recorded, owed, owed.cost), self._failed_to_settle)
         missing, ahead = len(costs), self._ahead()
         costs += self._prefetched(now, costs)
         return Order(
@@ -675,7 +673,6 @@ class SharedBucket:
         self._prefetch.reset()
         self._bucket.now()  # a request that just started has used a reservation
         self.reserved = self._bucket.own[1]
-        self.reserved.owe_again()
         self.reserved.give_back()
 
     def stop(self) -> None:
