@@ -32,7 +32,7 @@ _LATER = 0.01
 
 
 class Order(NamedTuple):
-    """A call that is due, and what takes its outcome."""
+    """A call that is due, and what takes its outcome: neither does if the task is cancelled."""
 
     #: The call of the store, to be awaited at once.
     call: Awaitable[Any]
@@ -40,8 +40,6 @@ class Order(NamedTuple):
     fill: Callable[[Any], bool]
     #: Takes the error of either. Returns the error that the waiters raise; None: they wait on.
     fail: Callable[[Exception], Exception | None]
-    #: Called if the task is cancelled during the call.
-    stop: Callable[[], None] = lambda: None
 
 
 class Part(Protocol):
@@ -159,7 +157,7 @@ class Caller:
     ) -> None:
         part = self.part
         while isinstance(order := part.order(self._now()), Order):
-            call, fill, fail, stop = order
+            call, fill, fail = order
             self._since = loop.time()
             try:
                 is_new = fill(await call)
@@ -170,9 +168,6 @@ class Caller:
                 del raised  # its traceback has this frame
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
-            except asyncio.CancelledError:  # no other: a dead task is closed whenever it is found
-                stop()
-                raise
             finally:
                 self._since = math.inf
             if is_new and serve is not None:

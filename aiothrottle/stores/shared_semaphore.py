@@ -129,8 +129,7 @@ class SharedSemaphore:
         # The next pause between two calls if it does not.
         self._pause = _PAUSE
         # A mark for each request that uses a slot only if one is free now (`try_acquire`, `peek`),
-        # and the futures of those that need a call for that: each is settled, or left to the next
-        # call.
+        # and the futures of those that need a call for that, until one that began later has ended.
         self._trying: set[object] = set()
         self._tries: list[asyncio.Future[None]] = []
 
@@ -216,15 +215,14 @@ class SharedSemaphore:
         """
         if wait := self.due_in(now):
             return wait
-        tries, self._tries = self._tries, []
         outage = self.outage
         outage.find()
         # Other limiters may have found that the store fails: then it is not asked for each key.
         if now < self._ask_at and (error := outage.too_early()):
             if self._failures or outage.choice == "raise":
-                return Order(_raise(error), bool, partial(self._rejected, tries))
+                return Order(_raise(error), bool, self._rejected)
             assert outage.health.error is not None
-            return Order(_raise(outage.health.error), bool, partial(self._failed, tries))
+            return Order(_raise(outage.health.error), bool, self._failed)
         held, wanted = self._count()
         self._semaphore.add(held - self._semaphore.slots)
         self._is_woken = False
@@ -232,20 +230,14 @@ class SharedSemaphore:
         self._number += 1
         shared = self.shared
         claim = Claim(self._owner(), shared.limit, held, wanted, shared.lease, self._number)
-        return Order(
-            self._store.claim(self._key, claim),
-            partial(self._granted, claim, tries),
-            partial(self._failed, tries),
-            lambda: self._tries.extend(tries),
-        )
+        call = self._store.claim(self._key, claim)
+        return Order(call, partial(self._granted, claim, len(self._tries)), self._failed)
 
     def _owner(self) -> str:
         # The process is part of the name: a forked child has the same letters.
         return f"{os.getpid():x}x{self._letters}"
 
-    def _granted(
-        self, claim: Claim, tries: "list[asyncio.Future[None]]", granted: "Granted"
-    ) -> bool:
+    def _granted(self, claim: Claim, tries: int, granted: "Granted") -> bool:
         now = self._bucket.clock()
         if granted.lost and self._without_store is None:
             _LOG.warning(
@@ -267,8 +259,19 @@ class SharedSemaphore:
                 self._ask_at = min(self._ask_at, now + self._patience(granted.retry_after))
         else:
             self._rest()
-        _settle(tries)
+        self._settle(tries)
         return granted.granted > 0
+
+    def _settle(self, tries: int, error: Exception | None = None) -> None:
+        """Let the first of the requests that try find a free slot, or raise the error in each."""
+        settled, self._tries = self._tries[:tries], self._tries[tries:]
+        for future in settled:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(twin(error, self._observers.label))
 
     def _patience(self, retry_after: float) -> float:
         """Seconds after which to ask again if the store does not wake the waiters before.
@@ -294,10 +297,9 @@ class SharedSemaphore:
 
     # ---- while the store fails -------------------------------------------------------------------
 
-    def _failed(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception | None:
+    def _failed(self, error: Exception) -> Exception | None:
         """Return the error for the waiters, or let the fallback serve; and claim again later."""
         now, outage = self._bucket.clock(), self.outage
-        tries, self._tries = [*tries, *self._tries], []
         self._failures += 1
         pause = _PAUSE_AFTER_ERROR
         if isinstance(error, StoreUnavailable):
@@ -314,14 +316,14 @@ class SharedSemaphore:
                 self._answered_at = max(self._answered_at, now)
                 self._without_store = self._slots_without_store()
             self.tidy(now)
-            _settle(tries)
+            self._settle(len(self._tries))
             return None
         self._without_store = None
-        return self._rejected(tries, error)
+        return self._rejected(error)
 
-    def _rejected(self, tries: "list[asyncio.Future[None]]", error: Exception) -> Exception:
+    def _rejected(self, error: Exception) -> Exception:
         """Raise the error in the requests that try, and return it for the waiters."""
-        _settle(tries, lambda: twin(error, self._observers.label))
+        self._settle(len(self._tries), error)
         return error
 
     def _slots_without_store(self) -> int:
@@ -382,15 +384,3 @@ async def _raise(error: Exception) -> None:
         raise error
     finally:
         del error  # its traceback has this frame
-
-
-def _settle(
-    futures: "list[asyncio.Future[None]]", error: Callable[[], Exception] | None = None
-) -> None:
-    """Let requests that try find out whether there is a free slot, or raise the error in each."""
-    for future in futures:
-        if not future.done():
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error())
