@@ -995,8 +995,10 @@ class Engine:
             if self._stall is not None:
                 self._stall.end()
             shared = self.shared
-            if shared is not None and not self.queue.count and shared.queue_is_empty():
-                self.call_store(later=True)  # the loop may be closing
+            if shared is not None and not self.queue.count:
+                now = self.bucket.now()  # what just started has used a reservation, or owes tokens
+                if shared.queue_is_empty(now):
+                    self.call_store(later=True)  # the loop may be closing
 
     def turn(self) -> None:
         """Serve the queue once, and set the timer for the next time."""

@@ -312,26 +312,44 @@ class SharedBucket:
             ahead += cost
 
     def tidy(self, now: float) -> None:
-        """Return what is too old to be used, or cannot be used soon."""
-        reserved, prefetch = self.reserved, self._prefetch
+        """Return what is too old to be used, or cannot be used soon.
+
+        While nobody waits that is all but prefetched tokens, of which those for a round trip of a
+        far store are kept until the first of them is too old.
+        """
+        reserved, prefetch, queue = self.reserved, self._prefetch, self._queue
         if now < self._pause.opens_at:
             reserved.give_back()
-        elif not self._queue.resuming:
-            too_old = now - prefetch.patience
-            if reserved.ready and reserved.ready[0].at <= too_old:
-                reserved.give_back_older(too_old)
-                prefetch.next //= 2  # they were not used in time
-            is_full = self._semaphore.taken >= self._semaphore.slots
-            if is_full and prefetch.fetched and not self._keeps_prefetched():
-                prefetch.reset()
-                reserved.give_back()  # it is unknown when a slot is free to use it
+        if queue.resuming:
+            return
+        keeps = not self._is_closed and (
+            prefetch.given is not None or (prefetch.fetched > 0 and self.batching.way > 0)
+        )
+        too_old = now - prefetch.patience
+        is_late = bool(reserved.ready) and reserved.ready[0].at <= too_old
+        if is_late:
+            reserved.give_back_older(too_old)
+        if queue.count:
+            if is_late:
+                prefetch.next //= 2
+            # Without a free slot it is unknown when they can be used.
+            keeps = keeps or not prefetch.fetched or self._semaphore.free > 0
+        else:
+            keeps = keeps and (prefetch.given is not None or not is_late)
+            if keeps:
+                kept = 0.0 if prefetch.given else self._round_trip.seconds
+                reserved.give_back_later(now + kept)
+            if self.outage.is_down:
+                self.store.waits = False
+                self.ask_again()  # the next waiter finds out anew, and waits for the return
+        if not keeps:
+            prefetch.reset()
+            if reserved.ready:
+                reserved.give_back()
 
-    def queue_is_empty(self) -> bool:
+    def queue_is_empty(self, now: float) -> bool:
         """Return what was reserved for waiters, and whether there is anything to call for."""
-        self._give_back()
-        if self.outage.is_down:
-            self.store.waits = False
-            self.ask_again()  # the next waiter finds out anew, and waits for the return
+        self.tidy(now)
         reserved = self.reserved
         return bool(reserved.returned or reserved.ready or reserved.owed)
 
@@ -386,7 +404,7 @@ class SharedBucket:
         reserved = self.reserved
         ready, waits = reserved.ready, self._queue.count > 0
         if ready and not waits:
-            self._give_back_unused(now)
+            self.tidy(now)
         if reserved.returned or reserved.owed:
             return 0.0, []
         if not waits:
@@ -526,8 +544,6 @@ class SharedBucket:
                 self._ask_at = now + self.store.wait_for_return(costs[taken])
             self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
-        if not self._queue.count:
-            self._give_back()
         return True
 
     def _failed_to_reserve(self, error: Exception) -> Exception:
@@ -570,37 +586,6 @@ class SharedBucket:
             self._tokens = 0.0
 
     # ---- returning -------------------------------------------------------------------------------
-
-    def _keeps_prefetched(self) -> bool:
-        """Return whether prefetched tokens are kept while nobody waits."""
-        prefetch = self._prefetch
-        if self._is_closed:
-            return False
-        return prefetch.given is not None or (prefetch.fetched > 0 and self.batching.way > 0)
-
-    def _give_back(self) -> None:
-        """Return the reservations, as nobody waits, except prefetched tokens that may be kept."""
-        keeps, reserved = self._keeps_prefetched(), self.reserved
-        if not keeps:
-            self._prefetch.reset()
-        now = self._bucket.now()  # what just started has used a reservation, or owes its tokens
-        if not keeps:
-            if reserved.ready:
-                reserved.give_back()
-            return
-        given = self._prefetch.given
-        reserved.give_back_later(now if given else now + self._round_trip.seconds)
-        reserved.give_back_older(now - self._prefetch.patience)
-
-    def _give_back_unused(self, now: float) -> None:
-        """Return the prefetched tokens that were not used in time, and all of a far store."""
-        reserved, prefetch = self.reserved, self._prefetch
-        too_old = now - prefetch.patience
-        if reserved.ready[0].at <= too_old:
-            reserved.give_back_older(too_old)
-            if not prefetch.given:
-                prefetch.reset()
-                reserved.give_back()
 
     def _refund(self) -> Order:
         """Return one reservation; of a far store several at once, in order.
@@ -676,6 +661,5 @@ class SharedBucket:
         self.reserved.give_back()
 
     def stop(self) -> None:
-        """Return all that is reserved: the engine is closed."""
+        """Return all that is reserved, also what is prefetched: the engine is closed."""
         self._is_closed = True
-        self._give_back()

@@ -164,8 +164,6 @@ class SharedWaitUntil(SharedBucket):
             if self.outage.is_down:  # its return voids this, see `ask_again`
                 wait = self.store.wait_for_return(costs[taken])
             self._retry_at = now + max(SHORTEST_BREAK, wait)
-        if not self._queue.count:
-            self._give_back()
         return True
 
     def _failed_to_decide(self, batch: list["Waiter"], error: Exception) -> None:
