@@ -32,7 +32,7 @@ _LATER = 0.01
 
 
 class Order(NamedTuple):
-    """A call that is due, and what takes its outcome: neither does if the task is cancelled."""
+    """A call that is due, and what takes its outcome: nothing does if the task is cancelled."""
 
     #: The call of the store, to be awaited at once.
     call: Awaitable[Any]

@@ -59,8 +59,7 @@ class Fallback:
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> from aiothrottle.stores import MemoryStore
-    >>> nobody = {"report": print, "server_returned": print}
-    >>> outage = Outage(MemoryStore(), "key", "local", **nobody)
+    >>> outage = Outage(MemoryStore(), "key", "local", report=print)
     >>> fallback = Fallback(outage, local_share=0.25, algorithm=SlidingWindowLog("10/s"))
     >>> for _ in range(2):  # a quarter of ten
     ...     answer = fallback.apply(0.0, Step("reserve", [1]))

@@ -1,10 +1,10 @@
 """What this process knows of a server of a store: whether it answers, and when to try it again.
 
 There is one `Health` for each server of a store, for all limiters of an event loop on it: while the
-server fails one limiter tries it, at growing intervals, on behalf of all, and one line is logged.
-The others follow: they have no timers and make no calls, and are notified when it is back. What one
-limiter knows is its `Outage`, in which each failure of the server begins, is reported and ends
-once.
+server fails they follow it, which costs no timers and no calls. At growing intervals it is tried by
+a call of one follower that needs it (a probe), on behalf of all, and one line is logged. They are
+notified when it is back. What one limiter knows is its `Outage`, in which each failure of the
+server begins, is reported and ends once.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
 All times are those of the event loop: the clocks of the limiters may differ. Loops share nothing
@@ -19,10 +19,10 @@ import math
 import os
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from aiothrottle._checks import duration
@@ -34,6 +34,7 @@ from aiothrottle.stores.store import Key, OnStoreError, Store
 _LOG = logging.getLogger("aiothrottle")
 
 _Loop: TypeAlias = asyncio.AbstractEventLoop | None
+_Call: TypeAlias = Callable[[], Awaitable[None]]
 
 # Of all stores of this process.
 _OUTAGES = itertools.count(1)
@@ -86,11 +87,11 @@ class Health:
         #: The error of the last of them.
         self.error: StoreUnavailable | None = None
         self._try_at = 0.0
-        #: Whether a follower is trying the server now.
-        self.is_tried: bool = False
+        # Whether a probe is under way; otherwise the timer for the next, if one is needed.
+        self._is_probed = False
+        self._timer: asyncio.TimerHandle | None = None
         #: The limiters for which the server fails, in the order in which they try it.
         self.followers: WeakKeyDictionary[Outage, None] = WeakKeyDictionary()
-        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, store: Store, key: Key, loop: _Loop) -> "Health":
@@ -122,7 +123,7 @@ class Health:
 
     def take_turn(self) -> bool:
         """Return whether it is time for a call: then it is not for the other limiters."""
-        if self.pause() > 0.0 or self.is_tried:
+        if self.pause() > 0.0 or self._is_probed:
             return False
         self._begin_pause()
         return True
@@ -161,35 +162,45 @@ class Health:
 
     def _notify(self, followers: "list[Outage]") -> None:
         for follower in followers[:_NOTIFIED_AT_ONCE]:
-            follower.server_returned()
+            if self.failures:  # it has failed again meanwhile
+                self.followers[follower] = None
+            else:
+                follower.report(None)
         if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
             self._loop.call_soon(self._notify, rest, context=Context())
 
-    # ---- followers -------------------------------------------------------------------------------
+    # ---- probes ----------------------------------------------------------------------------------
 
-    def probe_later(self) -> None:
+    def probe_later(self, soonest: float = 0.0) -> None:
         """Have a follower that needs the server try it when it is time."""
-        if self._timer is None and not self.is_tried and self.followers and self._loop is not None:
-            pause = max(FIRST_PAUSE, self.pause())
-            self._timer = self._loop.call_later(pause, self._probe, context=Context())
+        if not (self._timer or self._is_probed) and self.followers and self._loop is not None:
+            pause = max(soonest, self.pause())
+            self._timer = self._loop.call_later(pause, self._on_time, context=Context())
 
-    def try_with(self, probe: "asyncio.Task[None]") -> None:
-        """Note that a follower tries the server with that task, for all."""
-        self.is_tried = True
-        probe.add_done_callback(self._probe_ended, context=Context())
+    def _on_time(self) -> None:
+        self._timer = None
+        for follower in list(self.followers):
+            call = None if follower.probe is None else follower.probe()
+            if call is not None:
+                self.followers[follower] = self.followers.pop(follower)  # in turns
+                self._is_probed = True
+                task = follower.begin_call(self._probe(follower, call))
+                task.add_done_callback(self._probe_ended, context=Context())
+                return
+
+    async def _probe(self, follower: "Outage", call: _Call) -> None:
+        try:
+            await call()
+        except StoreUnavailable as error:
+            follower.call_failed(error)
+            return
+        except Exception:  # noqa: BLE001, S110 - the server answers: the next call raises the same
+            pass
+        self.end_outage()
 
     def _probe_ended(self, _: "asyncio.Task[None]") -> None:
-        self.is_tried = False
-        self.probe_later()
-
-    def _probe(self) -> None:
-        self._timer = None
-        if self.is_tried:
-            return
-        for follower in list(self.followers):
-            if follower.probe is not None and follower.probe():
-                self.followers[follower] = self.followers.pop(follower)  # in turns
-                return
+        self._is_probed = False
+        self.probe_later(FIRST_PAUSE)  # code that cancels all tasks wants no new one at once
 
 
 class Outage:
@@ -199,13 +210,12 @@ class Outage:
         store: The store that may fail.
         key: Of the limiter's record.
         choice: What serves then: `on_store_error`.
-        report: Called with the event when the store fails or is back, and with None when it may
-            have more to grant.
-        server_returned: Called when the server has answered another limiter.
-        probe: Tries the server if the limiter has a reason to, and returns whether it does; called
-            when it is time to. None: the limiter calls by itself.
+        report: Called with the event when the store fails or is back, and with None when it is
+            time to ask again, for example as the server has answered another limiter (`is_back`).
+        probe: Returns a call that tries the server if the limiter has a reason to. None: the
+            limiter calls by itself.
 
-    The last three do not keep the limiter alive.
+    The last two do not keep the limiter alive.
     """
 
     def __init__(
@@ -215,8 +225,7 @@ class Outage:
         choice: OnStoreError,
         *,
         report: Callable[[StoreDown | StoreUp | None], None],
-        server_returned: Callable[[], None],
-        probe: Callable[[], bool | None] | None = None,
+        probe: Callable[[], _Call | None] | None = None,
     ) -> None:
         self._store = store
         self._key = key
@@ -224,16 +233,21 @@ class Outage:
         self.choice: OnStoreError = choice
         #: Reports a change of what the store may grant.
         self.report: Callable[[StoreDown | StoreUp | None], None] = report
-        #: Continues with the server.
-        self.server_returned: Callable[[], None] = server_returned
-        #: Tries the server if the limiter has a reason to, and returns whether it does.
-        self.probe: Callable[[], bool | None] | None = probe
+        #: Returns a call that tries the server if the limiter has a reason to.
+        self.probe: Callable[[], _Call | None] | None = probe
+        #: The last call that is of no request: a probe, what was spent, or the count of processes.
+        self.task: asyncio.Task[None] | None = None
         #: The health of the server that has the key, as of the last call.
         self.health: Health = Health.of(store, key, None)
         self._loop: _Loop = None
         #: Whether the store fails, as far as this limiter knows.
         self.is_down: bool = False
         self._down_since = 0.0
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the server has answered another limiter since it failed for this one."""
+        return self.is_down and not self.health.failures
 
     def find(self) -> None:
         """Find the health of the server that has the key now: keys may move."""
@@ -296,16 +310,27 @@ class Outage:
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop, which may have a time of its own."""
         self._loop, self.health = loop, Health.of(self._store, self._key, loop)
+        self.task = None
 
     # ---- as a follower ---------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Try the server in turns with the others, and be notified when it is back."""
         self.health.followers[self] = None
+        if self.probe is not None:
+            self.health.probe_later()
 
     def unfollow(self) -> None:
-        """Be notified no more."""
+        """Try it no more, and be notified no more."""
         self.health.followers.pop(self, None)
+
+    def begin_call(self, call: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin a call that is of no request, in place of another one."""
+        if self.task is not None:
+            self.task.cancel()
+        # As with the consumer of a limiter: a plain Task, in an empty context.
+        self.task = asyncio.Task(call, loop=self._loop, name="aiothrottle store", context=Context())
+        return self.task
 
 
 def message_of(error: StoreUnavailable) -> str:

@@ -340,8 +340,8 @@ class SharedBucket:
                 kept = 0.0 if prefetch.given else self._round_trip.seconds
                 reserved.give_back_later(now + kept)
             if self.outage.is_down:
-                self.store.waits = False
-                self.ask_again()  # the next waiter finds out anew, and waits for the return
+                self.store.is_wanted = False
+                self.ask_again()  # the next waiter finds out anew, and needs the store
         if not keeps:
             prefetch.reset()
             if reserved.ready:
@@ -386,6 +386,8 @@ class SharedBucket:
             owed = reserved.owed[0]
             call = self.store.execute("record", (owed.cost,))
             return Order(call, partial(self._recorded, owed, owed.cost), self._failed_to_settle)
+        if not costs:
+            return Order(self.store.maintain(), self._maintained, self._failed_to_settle)
         missing, ahead = len(costs), self._ahead()
         costs += self._prefetched(now, costs)
         return Order(
@@ -401,29 +403,29 @@ class SharedBucket:
             now: The time.
             most: How many costs, at the most; None: as many as suit one call.
         """
-        reserved = self.reserved
+        reserved, wait, costs = self.reserved, math.inf, list[float]()
         ready, waits = reserved.ready, self._queue.count > 0
         if ready and not waits:
             self.tidy(now)
+        if waits and not (reserved.returned or reserved.owed):
+            costs = self._missing(now, self._room(now) if most is None else most)
         if reserved.returned or reserved.owed:
             return 0.0, []
-        if not waits:
-            # Prefetched tokens are kept so long.
-            patience = self._prefetch.patience
-            wait = max(SHORTEST_BREAK, until(ready[0].at + patience, now)) if ready else math.inf
-            return wait, []
-        costs = self._missing(now, self._room(now) if most is None else most)
-        if not costs:
-            return math.inf, []
-        if reserved.returned:
-            return 0.0, []
-        wait = self._bucket.quota_delay(now, costs[0]) if self._bucket.quotas else 0.0
-        if now < self._ask_at and covers(costs[0], self._rejected_cost):
-            wait = max(wait, until(self._ask_at, now))
-        if self._turn and not wait:
-            self._turn_until = now + random.uniform(0.0, self._turn)
-            self._turn = 0.0
-        return max(wait, self._turn_until - now), costs
+        if costs:
+            wait = self._bucket.quota_delay(now, costs[0]) if self._bucket.quotas else 0.0
+            if now < self._ask_at and covers(costs[0], self._rejected_cost):
+                wait = max(wait, until(self._ask_at, now))
+            if self._turn and not wait:
+                self._turn_until = now + random.uniform(0.0, self._turn)
+                self._turn = 0.0
+            wait = max(wait, self._turn_until - now)
+        elif ready and not waits:  # prefetched tokens are kept so long
+            wait = max(SHORTEST_BREAK, until(ready[0].at + self._prefetch.patience, now))
+        if self.outage.is_down or self.store.recorded is not None:
+            of_store = self.store.due_in(now)
+            if of_store < wait:
+                return of_store, []
+        return wait, costs
 
     def _waiters(self) -> "Iterable[Waiter]":
         """Return the waiters that tokens are reserved for, in order."""
@@ -610,6 +612,10 @@ class SharedBucket:
                 break
         return False
 
+    def _maintained(self, _: None) -> bool:
+        self.ask_again()  # what was rejected may be granted by now
+        return True
+
     def _recorded(self, owed: Reservation, cost: float, answer: Answer) -> bool:
         self.reserved.counted(owed, cost, answer.now)
         return False
@@ -663,3 +669,4 @@ class SharedBucket:
     def stop(self) -> None:
         """Return all that is reserved, also what is prefetched: the engine is closed."""
         self._is_closed = True
+        self.store.stop()

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from aiothrottle._core.semaphore import NO_LIMIT
 from aiothrottle.amounts import ROUNDING
 from aiothrottle.errors import StoreUnavailable, twin
-from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
+from aiothrottle.stores.caller import SHORTEST_BREAK, Order
 from aiothrottle.stores.health import FIRST_PAUSE, Outage
 from aiothrottle.stores.slots import Claim
 
@@ -104,11 +104,7 @@ class SharedSemaphore:
         self._startable = startable
         self._changed = changed
         #: Whether the store fails.
-        self.outage: Outage = Outage(
-            *(store, key, on_store_error),
-            report=changed,
-            server_returned=weakly(self._server_returned),
-        )
+        self.outage: Outage = Outage(store, key, on_store_error, report=changed)
         self._local_share = local_share
         # Calls that failed one after the other; and how many slots may be used without the store,
         # None while the fallback does not serve.
@@ -190,7 +186,7 @@ class SharedSemaphore:
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
         if self._failures:  # new waiters ask at once; otherwise the pause has to end
-            is_due = bool(wanted) and self._without_store is None
+            is_due = self.outage.is_back or (bool(wanted) and self._without_store is None)
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_woken = self._is_woken and bool(wanted)
@@ -306,6 +302,8 @@ class SharedSemaphore:
             outage.call_failed(error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
             error = outage.error_for(error)
+        elif outage.is_down:
+            outage.call_answered()  # it has answered all the same
         fair = len(outage.health.followers) / _RETRIES_PER_SECOND
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
         self._ask_at = now + pause
@@ -342,12 +340,6 @@ class SharedSemaphore:
         """Begin anew, as the store answers, or there is nothing to call for."""
         self.outage.unfollow()
         self._failures, self._without_store = 0, None
-
-    def _server_returned(self) -> None:
-        """Claim again: the server has answered another limiter."""
-        if self._ask_at < math.inf:
-            self._ask_at = -math.inf
-            self._changed(None)
 
     def _rest(self) -> None:
         """Have no claim due until something changes: the store has nothing of this owner."""

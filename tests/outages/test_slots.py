@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency, StoreUnavailable
+from aiothrottle.stores import Claim, Granted, Key
 from tests.outages.processes import OUTAGES
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
@@ -117,6 +118,39 @@ async def test_error_that_is_no_outage_ends_the_fallback() -> None:
     for call in (waiter, limiter.try_acquire()):
         with pytest.raises(ValueError, match="damaged"):
             await call
+
+
+class Damaged(Link):
+    """Answers claims for one key with an error, once it answers."""
+
+    async def claim(self, key: Key, claim: Claim) -> Granted:
+        granted = await super().claim(key, claim)
+        if key == "damaged":
+            raise ValueError("damaged")
+        return granted
+
+
+async def test_error_that_is_no_outage_ends_the_outage_and_is_seldom_repeated() -> None:
+    link = Damaged(Shared())
+    sound, damaged = (
+        RateLimiter(
+            concurrency_limit=SharedConcurrency(1), store=link, key=key, on_store_error="closed"
+        )
+        for key in ("sound", "damaged")
+    )
+    link.error = UNREACHABLE
+    waiters = [asyncio.create_task(limiter.acquire()) for limiter in (sound, damaged)]
+    await asyncio.sleep(2.0)
+    assert not any(task.done() for task in waiters)
+    link.error = None
+    permit = await waiters[0]
+    with pytest.raises(ValueError, match="damaged"):
+        await waiters[1]
+    assert damaged.statistics().store_up
+    asked = len(link.claims)
+    await asyncio.sleep(10.0)
+    assert len(link.claims) - asked < 40
+    permit.release()
 
 
 @pytest.mark.parametrize("mode", OUTAGES)

@@ -167,7 +167,7 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
 
 
 def test_dead_return_of_a_store_ends_no_other_return() -> None:
-    store = Slow("record")
+    store, waiting = Slow("record"), list[asyncio.Task[Any]]()
     store.is_down = True
     limiter = RateLimiter(
         "1000/s", store=store, key="k", guard=0, on_store_error="local", local_share=0.5
@@ -184,10 +184,15 @@ def test_dead_return_of_a_store_ends_no_other_return() -> None:
                 pass
         store.is_down = False
         await hanging()
+        for method in (limiter.try_acquire, limiter.peek):
+            waiting.append(asyncio.create_task(method()))
+        await turns()
+        assert not any(task.done() for task in waiting)
 
     async def second() -> None:
         begun = asyncio.create_task(limiter.acquire())
         recording = await hanging()
+        waiting.clear()
         gc.collect()
         asked = asyncio.create_task(limiter.acquire())
         await asyncio.sleep(0.05)
