@@ -97,9 +97,9 @@ class Fallback:
         """The limit divided by this is the share: 1.0 or more."""
         return self._given or self._outage.health.counter.processes
 
-    def must_count(self, now: float) -> bool:
+    def must_count(self) -> bool:
         """Return whether it is time to count the processes; if so, the caller has to."""
-        return self._given is None and self._outage.health.counter.is_due(now)
+        return self._given is None and self._outage.health.counter.is_due()
 
     @property
     def reserves_ahead(self) -> bool:

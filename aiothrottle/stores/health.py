@@ -376,8 +376,9 @@ class ProcessCounter:
         self._due_at = -math.inf
         self._interval = _FIRST_INTERVAL
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self) -> bool:
         """Return whether it is time to register; if so, the caller has to."""
+        now = _now()
         if now < self._due_at:
             return False
         self._due_at = now + self._interval * random.uniform(1 - _JITTER, 1 + _JITTER)

@@ -168,7 +168,7 @@ class FailoverStore:
                 spent = total(step.costs[: len(answer.instants)])
             self._fallback.note_answer(now, answer, spent)
             is_idle = outage.task is None or outage.task.done()
-            if is_idle and self._fallback.must_count(now):
+            if is_idle and self._fallback.must_count():
                 outage.begin_call(self._count_processes())
 
     # ---- away and back ---------------------------------------------------------------------------

@@ -137,6 +137,23 @@ async def test_processes_are_counted_by_any_store() -> None:
     assert (count.remaining(state, 49.0), count.remaining(state, 50.0)) == (1, 0)
 
 
+async def test_limiters_with_different_clocks_count_one_process() -> None:
+    client, other = Client(server := Server()), Client(server)
+    loop = asyncio.get_running_loop()
+    ahead, plain, alone = (
+        RateLimiter("20/s", store=store, key=key, on_store_error="local", clock=clock)
+        for store, key, clock in (
+            (client, "a", lambda: 1e9 + loop.time()),
+            (client, "b", loop.time),
+            (other, "c", loop.time),
+        )
+    )
+    await visit(ahead)
+    Workers(plain, alone, tasks=1)
+    await asyncio.sleep(60.0)
+    assert Health.of(other, "c", None).counter.processes == 2
+
+
 # The limit, the share, and how many requests it grants a second, on an average: in a window a share
 # is a whole number of tokens.
 AVERAGES: list[tuple[Algorithm[Any], float, float]] = [
