@@ -243,7 +243,6 @@ class SharedBucket:
         self.store.use(algorithm)
         self._has_resources = isinstance(algorithm, PerResource)
         self._size_calls()
-        self._prefetch.reset()
         # Seconds that others have reserved ahead, if that is more than `max_reservation`.
         self._others_ahead = 0.0
         self.ask_again()
@@ -274,8 +273,7 @@ class SharedBucket:
 
     def drop_stale(self, now: float) -> None:
         """Return the reservations that are too old for a new request."""
-        if not self.may_grant_credit:
-            self.reserved.give_back_older(now - _PATIENCE)
+        self.reserved.give_back_older(now - self._prefetch.patience)
 
     def joined(self, waiter: "Waiter") -> bool:
         """Note that a waiter has joined the queue. Returns whether it needs a call at once."""
@@ -359,9 +357,10 @@ class SharedBucket:
         self.reserved.owed.append(Reservation(math.nan, cost, math.nan))
 
     def ask_again(self) -> None:
-        """Forget what the store, or its fallback, has rejected."""
+        """Forget what the store, or its fallback, has rejected, and learn the prefetch anew."""
         # A call for such a cost, or a greater one, is of no use before `_ask_at`.
         self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
+        self._prefetch.reset()
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
         """Ask again at once: rejections of the store, or of its fallback, are void."""
@@ -549,7 +548,7 @@ class SharedBucket:
         return True
 
     def _failed_to_reserve(self, error: Exception) -> Exception:
-        self._prefetch.reset()
+        self.ask_again()
         return error
 
     def note(self, answer: Answer) -> float:
@@ -654,14 +653,12 @@ class SharedBucket:
         self._bucket.now()  # a request that just started has used a reservation
         self.reserved.forget()
         self.ask_again()
-        self._prefetch.reset()
 
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop."""
         self.store.restart(loop, self._bucket.clock)
         self._tokens, self._turn, self._turn_until = 0.0, 0.0, -math.inf
         self.ask_again()
-        self._prefetch.reset()
         self._bucket.now()  # a request that just started has used a reservation
         self.reserved = self._bucket.own[1]
         self.reserved.give_back()
