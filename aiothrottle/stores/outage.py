@@ -83,11 +83,6 @@ class FailoverStore:
         self._algorithm = algorithm
         self._fallback.use(algorithm, self._clock())
 
-    @property
-    def reserves_ahead(self) -> bool:
-        """Whether it grants tokens for later instants."""
-        return not (self.outage.is_down or self._share_holds())
-
     def _share_holds(self) -> bool:
         """Return whether the share holds as well as the store."""
         return self._clock() < self._share_until
@@ -162,7 +157,7 @@ class FailoverStore:
                 outage.call_answered()
         elif outage.health.failures:
             outage.health.call_answered()
-        if outage.choice == "local" and self.reserves_ahead:
+        if outage.choice == "local" and not (outage.is_down or self._share_holds()):
             now, spent = self._clock(), 0.0
             if step is not None and step.method == "reserve":
                 spent = total(step.costs[: len(answer.instants)])
@@ -201,14 +196,18 @@ class FailoverStore:
             self._fallback.begin_outage()
             self.recorded = None  # what is not refunded by now stays spent
 
-    def wait_for_return(self, cost: float) -> float:
-        """Note that requests wait for the store while it fails.
+    def retry_in(self, cost: float, retry_after: float, ahead: float = 0.0) -> float:
+        """Seconds after which to ask again for a cost that was rejected; infinity: see `changed`.
 
-        Returns:
-            The seconds after which the fallback may grant the cost; infinity if it does not.
+        Args:
+            cost: Tokens.
+            retry_after: Seconds until it may start, as the answer says.
+            ahead: Seconds ahead of which the store grants tokens.
         """
-        self.is_wanted = True
-        return self._fallback.patience(self._clock(), cost)
+        if self.outage.is_down:
+            self.is_wanted = True  # a request waits for the store
+            return self._fallback.patience(self._clock(), cost)
+        return retry_after if self._share_holds() else retry_after - ahead
 
     def _probe_if_needed(self) -> Callable[[], Awaitable[None]] | None:
         """Return a call of the store if requests need it, or it has to get what was spent."""

@@ -538,12 +538,9 @@ class SharedBucket:
         if taken < missing:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
-            self._ask_at = self._rejected_until - (
-                self._ahead() if self.store.reserves_ahead else 0.0
-            )
-            if self.outage.is_down:  # its return voids this, see `ask_again`
-                self._ask_at = now + self.store.wait_for_return(costs[taken])
-            self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
+            # The return of the store voids this, see `ask_again`.
+            wait = self.store.retry_in(costs[taken], answer.retry_after, self._ahead())
+            self._ask_at = now + max(SHORTEST_BREAK, wait)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
         return True
 

@@ -160,9 +160,8 @@ class SharedWaitUntil(SharedBucket):
         if answer.retry_after > patience:
             self._reject(batch[taken:], answer.retry_after, patience)
         elif taken < len(batch):
-            wait = answer.retry_after
-            if self.outage.is_down:  # its return voids this, see `ask_again`
-                wait = self.store.wait_for_return(costs[taken])
+            # The return of the store voids this, see `ask_again`.
+            wait = self.store.retry_in(costs[taken], answer.retry_after)
             self._retry_at = now + max(SHORTEST_BREAK, wait)
         return True
 
