@@ -36,8 +36,8 @@ class Order(NamedTuple):
 
     #: The call of the store, to be awaited at once.
     call: Awaitable[Any]
-    #: Takes the answer. Returns whether there is something new for the queue.
-    fill: Callable[[Any], bool]
+    #: Takes the answer, before the queue is served.
+    fill: Callable[[Any], object]
     #: Takes the error of either. Returns the error that the waiters raise; None: they wait on.
     fail: Callable[[Exception], Exception | None]
 
@@ -160,7 +160,7 @@ class Caller:
             call, fill, fail = order
             self._since = loop.time()
             try:
-                is_new = fill(await call)
+                fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
                 raised = fail(error)
                 if serve is not None:
@@ -170,7 +170,7 @@ class Caller:
                 break
             finally:
                 self._since = math.inf
-            if is_new and serve is not None:
+            if serve is not None:
                 serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
         self._set_timer(loop, order)

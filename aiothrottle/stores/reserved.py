@@ -13,6 +13,7 @@ from typing import Any
 
 from aiothrottle.algorithms.protocol import Algorithm, max_wait, until
 from aiothrottle.amounts import ROUNDING, common, covers, positive, total
+from aiothrottle.stores.store import Answer
 
 # Used tokens can be refunded while they are remembered; more are hardly ever under way.
 _MOST_UNDER_WAY = 4096
@@ -73,19 +74,19 @@ class ReservedState:
                 return True
         return False
 
-    def counted(self, owed: Reservation, cost: float, instant: float) -> None:
+    def counted(self, owed: Reservation, cost: float, answer: Answer) -> None:
         """Note that the store has counted what was owed; return what was refunded meanwhile.
 
         Args:
             owed: The part of the cost that is still used.
             cost: What the store has counted.
-            instant: The store's instant.
+            answer: The store's.
         """
         if self.owed and self.owed[0] is owed:  # else all was forgotten meanwhile
             self.owed.popleft()
-        owed.instant = instant
+        owed.instant = answer.now
         if back := positive(cost - owed.cost):
-            self.returned.append(Reservation(owed.at, back, instant))
+            self.returned.append(Reservation(owed.at, back, answer.now))
 
     def hold(
         self, now: float, costs: Sequence[float], instants: Sequence[float], there: float

@@ -384,7 +384,7 @@ class SharedBucket:
         if reserved.owed:
             owed = reserved.owed[0]
             call = self.store.execute("record", (owed.cost,))
-            return Order(call, partial(self._recorded, owed, owed.cost), self._failed_to_settle)
+            return Order(call, partial(reserved.counted, owed, owed.cost), self._failed_to_settle)
         if not costs:
             return Order(self.store.maintain(), self._maintained, self._failed_to_settle)
         missing, ahead = len(costs), self._ahead()
@@ -526,7 +526,7 @@ class SharedBucket:
 
     def _granted(
         self, costs: list[float], missing: int, ahead: float, begun: float, answer: Answer
-    ) -> bool:
+    ) -> None:
         """Keep what the store has granted: of the costs, the first are missing."""
         taken = len(answer.instants)
         now = self.note(answer)
@@ -542,7 +542,6 @@ class SharedBucket:
             wait = self.store.retry_in(costs[taken], answer.retry_after, self._ahead())
             self._ask_at = now + max(SHORTEST_BREAK, wait)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
-        return True
 
     def _failed_to_reserve(self, error: Exception) -> Exception:
         self.ask_again()
@@ -601,20 +600,14 @@ class SharedBucket:
             call = asyncio.gather(*refunds, return_exceptions=True)
         return Order(call, self._refunded, self._failed_to_settle)
 
-    def _refunded(self, results: Answer | list[Answer | BaseException]) -> bool:
+    def _refunded(self, results: Answer | list[Answer | BaseException]) -> None:
         for result in results if isinstance(results, list) else ():
             if isinstance(result, Exception):
                 self._failed_to_settle(result)
                 break
-        return False
 
-    def _maintained(self, _: None) -> bool:
+    def _maintained(self, _: None) -> None:
         self.ask_again()  # what was rejected may be granted by now
-        return True
-
-    def _recorded(self, owed: Reservation, cost: float, answer: Answer) -> bool:
-        self.reserved.counted(owed, cost, answer.now)
-        return False
 
     def _failed_to_settle(self, error: Exception) -> None:
         """Give up what was to be returned, which stays spent, and what was owed.

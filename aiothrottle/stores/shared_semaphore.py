@@ -233,7 +233,7 @@ class SharedSemaphore:
         # The process is part of the name: a forked child has the same letters.
         return f"{os.getpid():x}x{self._letters}"
 
-    def _granted(self, claim: Claim, tries: int, granted: "Granted") -> bool:
+    def _granted(self, claim: Claim, tries: int, granted: "Granted") -> None:
         now = self._bucket.clock()
         if granted.lost and self._without_store is None:
             _LOG.warning(
@@ -256,7 +256,6 @@ class SharedSemaphore:
         else:
             self._rest()
         self._settle(tries)
-        return granted.granted > 0
 
     def _settle(self, tries: int, error: Exception | None = None) -> None:
         """Let the first of the requests that try find a free slot, or raise the error in each."""

@@ -151,7 +151,7 @@ class SharedWaitUntil(SharedBucket):
 
     def _decided(
         self, batch: list["Waiter"], costs: list[float], patience: float, answer: "Answer"
-    ) -> bool:
+    ) -> None:
         taken = len(answer.instants)
         now = self.note(answer)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
@@ -163,7 +163,6 @@ class SharedWaitUntil(SharedBucket):
             # The return of the store voids this, see `ask_again`.
             wait = self.store.retry_in(costs[taken], answer.retry_after)
             self._retry_at = now + max(SHORTEST_BREAK, wait)
-        return True
 
     def _failed_to_decide(self, batch: list["Waiter"], error: Exception) -> None:
         for waiter in batch:
