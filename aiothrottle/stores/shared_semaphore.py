@@ -106,22 +106,21 @@ class SharedSemaphore:
         #: Whether the store fails.
         self.outage: Outage = Outage(store, key, on_store_error, report=changed)
         self._local_share = local_share
-        # Calls that failed one after the other; and how many slots may be used without the store,
-        # None while the fallback does not serve.
-        self._failures = 0
+        # Whether the last call failed; and how many slots may be used without the store, None while
+        # the fallback does not serve.
+        self._has_failed = False
         self._without_store: int | None = None
         self._is_closed = False
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf
-        # The random part of the owner's name, and the number of its last claim.
-        self._letters, self._number = secrets.token_hex(8), 0
+        # The random part of the owner's name, the name, and the number of its last claim.
+        self._letters, self._owner, self._number = secrets.token_hex(8), "", 0
         # How many slots the store has as held and as wanted; None while that is uncertain, as a
         # claim is under way or was not answered; and when the last one was answered.
         self._known: tuple[int, int] | None = (0, 0)
         self._answered_at = -math.inf
-        # The owner that the store wakes, if it does, and whether it has since the last claim.
-        self._listens_as: str | None = None
-        self._is_woken = False
+        # Whether the store wakes the owner, and whether it has since the last claim.
+        self._listens = self._is_woken = False
         # The next pause between two calls if it does not.
         self._pause = _PAUSE
         # A mark for each request that uses a slot only if one is free now (`try_acquire`, `peek`),
@@ -181,11 +180,11 @@ class SharedSemaphore:
         known = self._known
         held, wanted = self._count()
         if known is None and not (held or wanted):
-            gives_up = self._is_closed and self._failures
+            gives_up = self._is_closed and self._has_failed
             if gives_up or now >= self._answered_at + self.shared.lease:
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
-        if self._failures:  # new waiters ask at once; otherwise the pause has to end
+        if self._has_failed:  # new waiters ask at once; otherwise the pause has to end
             is_due = self.outage.is_back or (bool(wanted) and self._without_store is None)
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
@@ -215,7 +214,7 @@ class SharedSemaphore:
         outage.find()
         # Other limiters may have found that the store fails: then it is not asked for each key.
         if now < self._ask_at and (error := outage.too_early()):
-            if self._failures or outage.choice == "raise":
+            if self._has_failed or outage.choice == "raise":
                 return Order(_raise(error), bool, self._rejected)
             assert outage.health.error is not None
             return Order(_raise(outage.health.error), bool, self._failed)
@@ -225,13 +224,9 @@ class SharedSemaphore:
         self._known = None
         self._number += 1
         shared = self.shared
-        claim = Claim(self._owner(), shared.limit, held, wanted, shared.lease, self._number)
+        claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
         call = self._store.claim(self._key, claim)
         return Order(call, partial(self._granted, claim, len(self._tries)), self._failed)
-
-    def _owner(self) -> str:
-        # The process is part of the name: a forked child has the same letters.
-        return f"{os.getpid():x}x{self._letters}"
 
     def _granted(self, claim: Claim, tries: int, granted: "Granted") -> None:
         now = self._bucket.clock()
@@ -274,12 +269,10 @@ class SharedSemaphore:
         Args:
             retry_after: Seconds until a lease may expire.
         """
-        owner = self._owner()
-        if self._listens_as is None and self._store.listen(owner, self._woken):
-            self._listens_as = owner
-            self._is_woken = True  # a wake-up before that call was lost
+        if not self._listens:  # a wake-up before that call is lost
+            self._listens = self._is_woken = self._store.listen(self._owner, self._woken)
         patience = retry_after + SHORTEST_BREAK
-        if self._listens_as is None:
+        if not self._listens:
             patience = min(patience, self._pause * random.uniform(0.5, 1.0))
             self._pause = min(self._pause * _GROWTH, _LONGEST_PAUSE)
         return patience
@@ -287,7 +280,7 @@ class SharedSemaphore:
     def _woken(self) -> None:
         """Claim, as the store has woken the waiters; while it fails, its return does that."""
         self._is_woken = True
-        if not self._failures:
+        if not self._has_failed:
             self._changed(None)
 
     # ---- while the store fails -------------------------------------------------------------------
@@ -295,7 +288,7 @@ class SharedSemaphore:
     def _failed(self, error: Exception) -> Exception | None:
         """Return the error for the waiters, or let the fallback serve; and claim again later."""
         now, outage = self._bucket.clock(), self.outage
-        self._failures += 1
+        self._has_failed = True
         pause = _PAUSE_AFTER_ERROR
         if isinstance(error, StoreUnavailable):
             outage.call_failed(error)
@@ -338,7 +331,7 @@ class SharedSemaphore:
     def _forget_failures(self) -> None:
         """Begin anew, as the store answers, or there is nothing to call for."""
         self.outage.unfollow()
-        self._failures, self._without_store = 0, None
+        self._has_failed, self._without_store = False, None
 
     def _rest(self) -> None:
         """Have no claim due until something changes: the store has nothing of this owner."""
@@ -350,9 +343,9 @@ class SharedSemaphore:
         self._stop_listening()
 
     def _stop_listening(self) -> None:
-        if self._listens_as is not None:
-            self._store.unlisten(self._listens_as)
-            self._listens_as = None
+        if self._listens:
+            self._store.unlisten(self._owner)
+            self._listens = False
 
     # ---- the end, and loops ----------------------------------------------------------------------
 
@@ -362,6 +355,8 @@ class SharedSemaphore:
         self._semaphore.add(-self._semaphore.free)
         self._trying, self._tries = set(), []  # the requests of the old one are dead
         self._stop_listening()
+        # The process is part of the name: a forked child has the same letters.
+        self._owner = f"{os.getpid():x}x{self._letters}"
         if self._ask_at < math.inf:
             self._ask_at = -math.inf  # the clock may be another one
 
