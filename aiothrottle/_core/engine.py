@@ -1494,8 +1494,6 @@ class Engine:
         if self.loop is loop:
             for caller in self.callers:
                 await caller.close()
-            if self.shared is not None:
-                await self.shared.store.close()
 
 
 def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> int | None:

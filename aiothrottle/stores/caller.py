@@ -244,6 +244,7 @@ class Caller:
                 self._begin(loop)
             await asyncio.wait([*self._calls, *([self._task] if self._task else [])])
         self._set_timer(loop, wait)
+        await self.part.outage.close()
 
 
 def weakly(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result | None]:

@@ -324,6 +324,13 @@ class Outage:
         """Try it no more, and be notified no more."""
         self.health.followers.pop(self, None)
 
+    async def close(self) -> None:
+        """Leave no task, and try the server no more until the next call."""
+        self.unfollow()
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
     def begin_call(self, call: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Begin a call that is of no request, in place of another one."""
         if self.task is not None:

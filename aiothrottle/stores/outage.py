@@ -305,13 +305,6 @@ class FailoverStore:
         if self._fallback.spent is not None:
             self._fallback.begin_outage()
 
-    async def close(self) -> None:
-        """Leave no task."""
-        self.outage.unfollow()
-        if (task := self.outage.task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
     def is_forgettable(self, now: float) -> bool:
         """Return whether a new one would do the same."""
         return self.recorded is None and self._fallback.is_forgettable(now)
