@@ -63,19 +63,13 @@ class Health:
         store: The store that the server is of.
         node: The name of the server, if the store has several.
         loop: That of the limiters; None while they have none.
-        counter: Counts the processes that use the store; None: nobody does so yet.
+        counter: Counts the processes that use the store.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        node: str = "",
-        loop: _Loop = None,
-        counter: "ProcessCounter | None" = None,
-    ) -> None:
+    def __init__(self, store: Store, node: str, loop: _Loop, counter: "ProcessCounter") -> None:
         #: The name in messages: that of the kind of store, and of the server.
         self.name: str = f"{type(store).__name__} {node}".rstrip()
-        self.counter: ProcessCounter = counter or ProcessCounter()
+        self.counter: ProcessCounter = counter
         self.counter.restart()
         self._loop = loop
         #: The number of the last outage, or of the present one.

@@ -41,7 +41,7 @@ async def test_retry_intervals_grow_up_to_a_bound() -> None:
 async def test_retries_of_processes_have_jitter() -> None:
     pauses: set[float] = set()
     for _ in range(20):
-        health = Health(MemoryStore())
+        health = Health.of(MemoryStore(), "key", None)
         health.call_failed(StoreUnavailable("no"))
         pauses.add(health.pause())
     assert len(pauses) == 20
