@@ -54,7 +54,7 @@ from aiothrottle._http.options import Options
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
-from aiothrottle.cli.fetch.limits import Limiters, Limits
+from aiothrottle.cli.fetch.limits import Limiters, Limits, of_requests
 from aiothrottle.cli.fetch.lines import Lines, Source, open_source, source_of
 from aiothrottle.cli.fetch.report import Messages, Report
 from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of_environment
@@ -181,7 +181,7 @@ class Run:
         """Fetch all URLs, and return the exit status."""
         # On a terminal with the records, a display would overwrite them.
         drawn = not self.results.output.on_terminal
-        rates, slots = self.limits.of_requests, self.limits.concurrency
+        rates, slots = of_requests(self.limits.rates), self.limits.concurrency
         report = Report(self.messages, sys.stderr, rates, slots, drawn=drawn)
         async with contextlib.AsyncExitStack() as stack:
             try:

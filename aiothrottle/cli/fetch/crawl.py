@@ -181,13 +181,10 @@ class Crawl:
                 work.task.cancel()
 
     def _observe(self, event: Event) -> None:
-        match event:
-            case Throttled():  # by whatever status or body
-                self.tally.throttled += 1
-            case Paused(key=key, seconds=seconds):
-                self._pauses[key] = time.monotonic() + seconds
-            case _:
-                pass
+        if isinstance(event, Throttled):  # by whatever status or body
+            self.tally.throttled += 1
+        elif isinstance(event, Paused):
+            self._pauses[event.key] = time.monotonic() + event.seconds
 
     @property
     def in_flight(self) -> int:

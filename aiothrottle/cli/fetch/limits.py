@@ -95,6 +95,11 @@ def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
     return named or unnamed
 
 
+def of_requests(rates: Rates) -> Sequence[Rate]:
+    """Return the rates of requests, without those of other resources."""
+    return rates.get(REQUESTS, ()) if isinstance(rates, Mapping) else rates
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreAddress:
     """The address of a store, and its beginning, which tells the store."""
@@ -221,20 +226,14 @@ class Limits:
         for option_, rates in (("--rate", self.rates), ("--per-host", self.host_rates)):
             if self.burst is None or not rates:
                 continue
-            of_requests = rates.get(REQUESTS, ()) if isinstance(rates, Mapping) else rates
-            if not of_requests:
+            if not of_requests(rates):
                 raise ValueError(f"--burst bounds requests: give {option_} requests=10/s")
-            least = min(of_requests, key=lambda rate: rate.limit)
+            least = min(of_requests(rates), key=lambda rate: rate.limit)
             if self.burst > least.limit:
                 raise ValueError(
                     f"--burst {self.burst} is more than {option_} {least} admits at once: give "
                     f"{number(least.limit)} at the most"
                 )
-
-    @property
-    def of_requests(self) -> Sequence[Rate]:
-        """The rate limits of all requests, without those of other resources."""
-        return self.rates.get(REQUESTS, ()) if isinstance(self.rates, Mapping) else self.rates
 
     @property
     def keyed(self) -> bool:
