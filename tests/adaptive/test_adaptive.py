@@ -347,6 +347,17 @@ def test_slots_settle_where_the_server_begins_to_queue(
     assert all(least <= limit <= most for limit in limits[first:])
 
 
+def test_fast_first_answers_after_a_cut_are_no_measure() -> None:
+    adaptive = AdaptiveConcurrency(80, 1, 100, tolerance=1.5)
+    state = adaptive.start()
+    adaptive.throttled(state, now=1.0, sent_at=0.5)
+    for seconds in (0.01, *[0.1] * 6):
+        slots = int(state.limit)
+        for _ in range(slots):
+            adaptive.succeeded(state, 2.0 + seconds, 2.0, in_flight=slots)
+    assert state.limit == 40 + 7
+
+
 def answer_round(adaptive: AdaptiveConcurrency, state: SlotsState, now: float) -> float:
     """Answer a round within 0.1 s; return the time after it."""
     for _ in range(max(10, int(state.limit))):

@@ -173,6 +173,16 @@ def test_pauses_double_until_one_request_succeeds() -> None:
     assert limit.failed(30.0, 29.9) == 2.0, "as long as the pause that was enough"
 
 
+def test_event_halves_what_interrupted_runs_have_added() -> None:
+    limit = SilentLimit(100)
+    for sent_at in (1.0, 2.0, 3.0):
+        limit.failed(sent_at + 0.1, sent_at)
+        limit.succeeded(sent_at + 0.5)
+    assert fail(limit, 8 + 3)[-2:] == [None, 1.0]
+    limit.succeeded(12.0)
+    assert limit.needed == 2 + 1
+
+
 def test_outage_is_left_alone_after_a_minute() -> None:
     limit = SilentLimit(100)
     fail(limit, 8)

@@ -150,6 +150,16 @@ async def test_own_waiters_count_once_and_leave_no_trace_if_cancelled() -> None:
     assert counts(parent) == (0, 0)
 
 
+async def test_cancelled_own_waiter_does_not_give_the_next_one_a_turn() -> None:
+    parent = RateLimiter("1/s")
+    own = await queued(parent, 4)
+    await asyncio.sleep(0.5)
+    (of_child,) = await queued(RateLimiter(parent=parent))
+    await asyncio.sleep(1)
+    own.pop().cancel()
+    assert await together(*own, of_child) == [0, 1, 3, 2]
+
+
 async def test_child_paused_with_queued_head_returns_its_turn_at_each_level() -> None:
     top = RateLimiter("5/min", concurrency_limit=1)
     middle = RateLimiter("1/s", parent=top)

@@ -192,6 +192,12 @@ async def test_tokens_sent_before_stay_spent_for_a_longer_period() -> None:
     await visit(limiter)  # the debt leaves the log
     limiter.update(rate_limit="10/4s")
     assert await visit(limiter) == began + 4.0
+    limiter, began = RateLimiter("10/s"), now()
+    for requests in (1, 9, 1):  # the first one has left the log when the last one starts
+        await starts(limiter, requests)
+        await asyncio.sleep(0.5)
+    limiter.update(rate_limit="11/min")
+    assert await visit(limiter) == began + 60.0
 
 
 async def test_known_quota_holds_for_a_faster_rate() -> None:
