@@ -169,6 +169,17 @@ async def test_cancellation_at_any_point_returns_everything() -> None:
         assert limiter.statistics().in_flight == 0
 
 
+async def test_cancelled_call_is_made_again_for_a_request_that_tries() -> None:
+    link = Link(Shared())
+    link.latency = 0.1
+    trying = asyncio.create_task(share(link, 1).try_acquire())
+    await turns()
+    for task in asyncio.all_tasks() - {trying, asyncio.current_task()}:
+        task.cancel()
+    async with asyncio.timeout(1.0):
+        assert await trying
+
+
 async def test_closing_returns_unused_slots() -> None:
     shared = Shared()
     link = Link(shared)
