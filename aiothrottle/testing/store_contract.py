@@ -238,7 +238,7 @@ async def it_decides_as_a_store_in_memory_does(make: Make, clock: ManualClock) -
     for algorithm in ALGORITHMS:
         stores, taken = (MemoryStore(clock=clock), make()), list[tuple[float, float]]()
         nearly = 0.0
-        for _ in range(100):
+        for _ in range(60):
             clock.advance(dice.choice([0.0, 0.0, 0.0, 0.05, 0.3, 1.1, nearly, 70.0]))
             costs = dice.choices([1.0, 1.0, 0.5, 2.0, 0.0], k=dice.randint(1, 3))
             seconds = dice.choice([0.0, 0.0, 1.0, 1000.0])
@@ -281,7 +281,7 @@ async def bad_arguments_are_rejected(make: Make, clock: ManualClock) -> None:  #
 
 
 async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Of sixty-four tasks on four stores, ten take a token."""
+    """Of thirty-two tasks on four stores, ten take a token."""
     stores = [make() for _ in range(4)]
     for algorithm in (
         TEN,
@@ -291,7 +291,7 @@ async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock)
         PerResource(("requests", TEN), ("tokens", SlidingWindowLog("20/s"))),
     ):
         answers = await asyncio.gather(
-            *(stores[place % 4].reserve(repr(algorithm), algorithm, [1]) for place in range(64))
+            *(stores[place % 4].reserve(repr(algorithm), algorithm, [1]) for place in range(32))
         )
         assert sum(len(answer.instants) for answer in answers) == 10, algorithm
 

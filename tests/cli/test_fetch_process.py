@@ -130,13 +130,6 @@ def test_resume_after_any_interruption_loses_nothing(
 # ---- pipes -----------------------------------------------------------------------------------
 
 
-def test_closed_standard_input_is_an_error() -> None:
-    command = f"{sys.executable} -m aiothrottle fetch <&-"
-    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "standard input cannot be read: Bad file descriptor" in ended.stderr
-
-
 def test_closed_pipe_ends_the_run(serve: Serve) -> None:
     url = serve().url
     with start("fetch", "-") as fetch:

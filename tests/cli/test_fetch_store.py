@@ -2,16 +2,15 @@
 
 import asyncio
 import functools
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from aiothrottle.cli.fetch import limits
 from tests.cli.conftest import Command, Serve
-from tests.cli.handlers import urls_of
+from tests.cli.handlers import always, urls_of
 from tests.support.servers import Valkey, memcached
 
 
@@ -19,7 +18,7 @@ def address(valkey: Valkey) -> str:
     return f"redis://127.0.0.1:{valkey.port}"
 
 
-@pytest.fixture(params=["redis", "memcached", "sqlite"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that is up."""
     if request.param == "redis":
@@ -33,7 +32,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server.stop()
 
 
-@pytest.mark.parametrize("limit", ["--rate", "--per-host"])
+@pytest.mark.parametrize(
+    ("store", "limit"),
+    [("redis", "--rate"), ("memcached", "--per-host"), ("sqlite", "--rate")],
+    indirect=["store"],
+)
 def test_runs_of_one_key_share_a_rate(store: str, fetch: Command, serve: Serve, limit: str) -> None:
     options = [limit, "3/250ms", "--store", store, "--store-key"]
     server = serve()
@@ -48,18 +51,14 @@ def test_runs_of_one_key_share_a_rate(store: str, fetch: Command, serve: Serve, 
 
 
 def test_run_without_its_store_resumes(fetch: Command, serve: Serve, own_valkey: Valkey) -> None:
-    server = serve()
+    async def respond(request: web.Request) -> web.StreamResponse:
+        if server.audit.sent == 2:
+            own_valkey.kill()
+        return await answer(request)
 
-    def kill_in_the_midst() -> None:
-        while server.audit.sent < 2:
-            time.sleep(0.01)
-        own_valkey.kill()
-
+    server, answer = serve(respond), always()
     run = [*urls_of(server, 4), "--rate", "1/300ms", "--resume"]
-    killer = threading.Thread(target=kill_in_the_midst)
-    killer.start()
     broken = fetch(*run, "--store", address(own_valkey))
-    killer.join()
     assert broken.status == 3
     assert " fetched, 0 failed" in broken.messages
     assert "the store of the limits fails: " in broken.messages

@@ -114,7 +114,7 @@ async def test_requests_in_flight_are_not_dropped(integration: Integration) -> N
         await together.wait()
         return web.Response()
 
-    options: dict[str, Any] = {"limiter": RateLimiter(), "connections": 20, **DROPPING}
+    options: dict[str, Any] = {"limiter": RateLimiter(1000), "connections": 20, **DROPPING}
     async with integration.serve(wait_for_others, **options) as at:
         for _ in range(2):
             replies = await asyncio.gather(*(at.send() for _ in range(20)))

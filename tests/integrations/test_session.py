@@ -237,7 +237,7 @@ async def test_session_under_aioresponses_takes_tokens(monkeypatch: pytest.Monke
 
 
 async def test_response_leaves_the_slot_of_a_block_in_another_task_known() -> None:
-    limiter, arrived = RateLimiter(concurrency_limit=2), asyncio.Event()
+    limiter, arrived = RateLimiter(1000, concurrency_limit=2), asyncio.Event()
 
     async def respond(_: web.Request) -> web.Response:
         await arrived.wait()
