@@ -200,6 +200,14 @@ async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
     assert limiter.statistics().rejected == 0
 
 
+async def test_reset_keeps_what_the_waiters_were_promised() -> None:
+    _, limiter = begin()
+    tasks = visits(limiter, 3)
+    await asyncio.sleep(0.5)
+    await limiter.reset()
+    assert await outcomes(tasks) == [0, 1, 2]
+
+
 async def test_server_quota_beyond_the_maximum_wait_rejects() -> None:
     store, limiter = begin()
     async with limiter.throttle() as permit:
