@@ -120,7 +120,8 @@ def test_terminal_may_have_no_colours_or_no_rows(
 
 def test_ctrl_c_twice_ends_at_once_and_leaves_no_trace(serve: Serve, out: Path) -> None:
     server = serve(rate="1/d", throttled_response="silence")
-    with at_terminal("fetch", *urls_of(server, 5), "-o", str(out), columns=200) as screen:
+    run = ["fetch", *urls_of(server, 5), "-o", str(out), "--rate", "99/s"]
+    with at_terminal(*run, columns=200) as screen:
         while server.audit.sent < 5:
             time.sleep(0.01)
         screen.press(CTRL_C)
