@@ -458,6 +458,27 @@ async def test_failing_reader_breaks_no_reading(integration: Integration, place:
     assert len(reader.ends) == (place != "feed")
 
 
+async def test_reader_goes_on_when_a_wait_for_a_chunk_has_timed_out() -> None:
+    go, readers = asyncio.Event(), Readers()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"first ")
+        await go.wait()
+        await response.write(b"last")
+        return response
+
+    async with SESSION.serve(handle, settle=readers) as at, at.client.raw.get(at.url) as response:
+        assert await response.content.readany() == b"first "
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await response.content.readany()
+        go.set()
+        assert await response.read() == b"last"
+    assert (readers[0].body, readers.ends) == (b"first last", [[True]])
+
+
 async def test_raised_status_is_settled_too() -> None:
     readers = Readers()
     settles: list[tuple[Any, str]] = [(readers, "400"), (has_no_price, "no such price")]
