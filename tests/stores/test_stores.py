@@ -138,7 +138,7 @@ async def test_limit_holds_under_concurrency(open_stores: Open, kind: str) -> No
             found = (await limiters[0].peek()).resources
             return {name: resource.remaining for name, resource in found.items()}
 
-        asking = (limiters[place % 4].try_acquire({"tokens": 7}) for place in range(40))
+        asking = (limiters[place % 4].try_acquire({"tokens": 7}) for place in range(24))
         decisions = await asyncio.gather(*asking)
         assert sum(map(bool, decisions)) == 14
         assert await remaining() == {"requests": 36, "tokens": 2}
