@@ -56,6 +56,17 @@ def test_timestamp_is_probed_until_it_is_certain() -> None:
     assert fresh(window, 7.05, 2.9, 3.0) == Inferred(Rate(20, 2))
 
 
+def test_two_failures_in_a_row_refute_the_window() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 3.1, 3.0)
+    throttled(window, 6.05, 2.05)
+    fresh(window, 7.05, 2.9, 3.0)
+    throttled(window, 9.1, 0.85)
+    assert not window.is_refuted
+    throttled(window, 10.1, 0.0)
+    assert window.is_refuted
+
+
 def test_request_after_all_was_used_makes_it_certain() -> None:
     for at, inferred in ((6.01, Inferred(Rate(20, 1))), (9.0, Inferred(None, 10.0))):
         window = ServerWindow()
