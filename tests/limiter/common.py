@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, Permit, RateLimiter
+from aiothrottle import Permit, RateLimiter
 from aiothrottle.events import Event
 from tests.support.virtually import turns, visits
 
@@ -49,7 +49,7 @@ async def starts(limiter: RateLimiter, count: int, *cost: Unchecked) -> list[flo
     return await together(*visits(limiter, count, *cost))
 
 
-async def order_of(guests: str, limiters: dict[str, RateLimiter] | KeyedRateLimiter) -> str:
+async def order_of(guests: str, limiters: dict[str, RateLimiter]) -> str:
     """Start guests of the named limiters at once, and return the order in which they enter."""
     order: list[str] = []
 

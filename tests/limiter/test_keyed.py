@@ -10,7 +10,7 @@ import pytest
 from aiothrottle import KeyedRateLimiter, RateLimiter, TokenBucket, errors, events
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import Unchecked, errors_of, order_of, queued, starts, together
+from tests.limiter.common import Unchecked, errors_of, queued, starts, together
 from tests.support.virtually import now, turns, visit, visits
 
 
@@ -95,12 +95,6 @@ async def test_every_method_works_for_a_key() -> None:
 async def test_limiter_and_store_that_are_empty_are_true() -> None:
     for given in (KeyedRateLimiter("1/s"), MemoryStore()):
         assert given, "`given or another` would make a second limit"
-
-
-async def test_keys_waiting_for_the_parent_take_turns() -> None:
-    limiter = KeyedRateLimiter(parent=RateLimiter("1/s"))
-    await visit(limiter["z"])
-    assert await order_of("aaaabbc", limiter) == "abcabaa"
 
 
 @pytest.mark.parametrize(
