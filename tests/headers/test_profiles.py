@@ -133,6 +133,12 @@ def test_profile_windows_fill_only_missing_windows() -> None:
     assert policy == Policy("cycle", 5, 60.0)
 
 
+def test_profile_adds_only_what_a_limit_of_that_name_lacks() -> None:
+    listed = ("X-RateLimit-Limit-Day", "50"), ("X-RateLimit-Reset-Day", "9")
+    (day,) = acme(*listed, ("Acme-Day", "100"), ("Acme-Used", "30")).policies
+    assert day == Policy("day", 50, 86400.0, 70, 9.0, None, 1.0)
+
+
 def test_header_may_name_the_binding_limit() -> None:
     profile = Profile("Acme", limits=(Limit("day", "Acme-Day"),), binds="X-RateLimit-Type")
     lines = [("X-RateLimit-Remaining-Hour_Short", "0"), ("Acme-Day", "7")]

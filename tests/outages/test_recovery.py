@@ -122,6 +122,19 @@ async def test_answer_to_another_limiter_ends_the_outage(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
 
 
+async def test_answer_to_an_earlier_call_does_not_end_the_outage() -> None:
+    client = Client(server := Server())
+    early, other = (limiter_of(client, key, "closed") for key in "ab")
+    server.latency = 1.0
+    (answered,) = visits(early, 1)
+    await asyncio.sleep(0.49)
+    server.mode, server.latency = "refuses", 0.0
+    await other.try_acquire()
+    assert await answered == 0.5
+    await turns()
+    assert other.statistics().store_up is False
+
+
 async def test_limiter_that_is_closed_while_it_tries_the_server_reports_nothing_more() -> None:
     client, events = Client(server := Server()), list[Event]()
     closed, other = (limiter_of(client, key, "local") for key in "ab")
@@ -346,6 +359,24 @@ async def test_probe_passes_to_others_when_a_waiter_leaves() -> None:
     await asyncio.sleep(10.0)
     server.mode, back = "up", now()
     assert await staying < back + 1.0
+
+
+async def test_key_that_fails_by_itself_does_not_hold_up_the_others() -> None:
+    class Picky(Client):
+        async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+            if arguments[0] == "broken":
+                raise StoreUnavailable("its record")
+            return await super().ask(method, *arguments, **options)
+
+    client = Picky(server := Server())
+    broken, sound = (limiter_of(client, key, "closed") for key in ("broken", "sound"))
+    server.mode = "refuses"
+    waiting, served = visits(broken, 1)[0], visits(sound, 1)[0]
+    await asyncio.sleep(10.0)
+    server.mode = "up"
+    async with asyncio.timeout(2.0):
+        await served
+    await cancel(waiting)
 
 
 async def test_closed_limiter_without_waiters_makes_no_calls() -> None:
