@@ -361,6 +361,21 @@ async def test_probe_passes_to_others_when_a_waiter_leaves() -> None:
     assert await staying < back + 1.0
 
 
+async def test_outage_ends_the_refunds_of_the_one_before() -> None:
+    server, limiter = process("local", "2/10s", local_share=0.5)
+    await fall(limiter, server)
+    await visit(limiter)
+    await back(server)
+    assert server.recorded == [1]
+    await fall(limiter, server)
+    await back(server)
+    await limiter.peek()
+    await rest()
+    began = now()
+    await asyncio.sleep(60.0)
+    assert server.methods(began) == []
+
+
 async def test_key_that_fails_by_itself_does_not_hold_up_the_others() -> None:
     class Picky(Client):
         async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
