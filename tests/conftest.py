@@ -5,13 +5,16 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
 from tests.support.effort import examples
-from tests.support.servers import Cluster, Process, Sentinels, SlowServers, Valkey, memcached
 from tests.support.skips import summary
+
+if TYPE_CHECKING:  # the drivers of servers take a second to import
+    from tests.support.servers import Cluster, Process, Sentinels, SlowServers, Valkey
 
 examples(50).register_profile("default", examples(50))
 examples(50).load_profile("default")
@@ -100,14 +103,16 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
 
 
 @pytest.fixture(scope="session")
-def _valkey() -> Iterator[Valkey]:
+def _valkey() -> "Iterator[Valkey]":
+    from tests.support.servers import Valkey
+
     server = Valkey()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def valkey(_valkey: Valkey) -> Valkey:
+def valkey(_valkey: "Valkey") -> "Valkey":
     """The server of this worker, emptied. Do not stop it, nor change its settings."""
     _valkey.command("FLUSHALL")
     _valkey.command("SCRIPT", "FLUSH")
@@ -115,23 +120,29 @@ def valkey(_valkey: Valkey) -> Valkey:
 
 
 @pytest.fixture
-def own_valkey() -> Iterator[Valkey]:
+def own_valkey() -> "Iterator[Valkey]":
     """A server for one test, which may stop it."""
+    from tests.support.servers import Valkey
+
     server = Valkey()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="session")
-def memcached_server() -> Iterator[Process]:
+def memcached_server() -> "Iterator[Process]":
+    from tests.support.servers import memcached
+
     server = memcached()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="session")
-def slow_servers(request: pytest.FixtureRequest) -> Iterator[SlowServers]:
+def slow_servers(request: pytest.FixtureRequest) -> "Iterator[SlowServers]":
     """Start those of this run at its begin, all at once, while other tests run."""
+    from tests.support.servers import SlowServers
+
     servers, wanted = SlowServers(), set[object]()
     for item in request.session.items:
         wanted.update(getattr(item, "fixturenames", ()))
@@ -144,27 +155,27 @@ def slow_servers(request: pytest.FixtureRequest) -> Iterator[SlowServers]:
 
 
 @pytest.fixture(scope="session")
-def cluster(slow_servers: SlowServers) -> Cluster:
+def cluster(slow_servers: "SlowServers") -> "Cluster":
     """Three masters; if a test stops one, it starts it again."""
     servers: Cluster = slow_servers.start("cluster").result()
     return servers
 
 
 @pytest.fixture(scope="session")
-def sentinel(slow_servers: SlowServers) -> Sentinels:
+def sentinel(slow_servers: "SlowServers") -> "Sentinels":
     servers: Sentinels = slow_servers.start("sentinel").result()
     return servers
 
 
 @pytest.fixture(scope="session")
-def own_sentinel(slow_servers: SlowServers) -> Sentinels:
+def own_sentinel(slow_servers: "SlowServers") -> "Sentinels":
     """Sentinels for one test, which may kill their master."""
     servers: Sentinels = slow_servers.start("own_sentinel").result()
     return servers
 
 
 @pytest.fixture(scope="session")
-def mongodb(slow_servers: SlowServers) -> Process:
+def mongodb(slow_servers: "SlowServers") -> "Process":
     server: Process = slow_servers.start("mongodb").result()
     return server
 

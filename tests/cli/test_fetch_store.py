@@ -2,8 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -11,25 +11,23 @@ from aiohttp import web
 from aiothrottle.cli.fetch import limits
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import always, urls_of
-from tests.support.servers import Valkey, memcached
+
+if TYPE_CHECKING:
+    from tests.support.servers import Valkey
 
 
-def address(valkey: Valkey) -> str:
+def address(valkey: "Valkey") -> str:
     return f"redis://127.0.0.1:{valkey.port}"
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store that is up."""
     if request.param == "redis":
-        yield address(request.getfixturevalue("valkey"))
-        return
+        return address(request.getfixturevalue("valkey"))
     if request.param == "sqlite":
-        yield f"sqlite:{tmp_path}/limits.db"
-        return
-    server = memcached()
-    yield f"memcached://127.0.0.1:{server.port}"
-    server.stop()
+        return f"sqlite:{tmp_path}/limits.db"
+    return f"memcached://127.0.0.1:{request.getfixturevalue('memcached_server').port}"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def test_runs_of_one_key_share_a_rate(store: str, fetch: Command, serve: Serve, 
     assert waits[1] > max(waits[0], waits[2])
 
 
-def test_run_without_its_store_resumes(fetch: Command, serve: Serve, own_valkey: Valkey) -> None:
+def test_run_without_its_store_resumes(fetch: Command, serve: Serve, own_valkey: "Valkey") -> None:
     async def respond(request: web.Request) -> web.StreamResponse:
         if server.audit.sent == 2:
             own_valkey.kill()
