@@ -200,6 +200,12 @@ async def test_tokens_sent_before_stay_spent_for_a_longer_period() -> None:
     assert await visit(limiter) == began + 60.0
 
 
+async def test_given_rate_ends_the_wait_for_that_of_the_server() -> None:
+    limiter = RateLimiter("server", concurrency_limit=3)
+    limiter.update(rate_limit="100/s")
+    assert all([await limiter.try_acquire() for _ in range(3)])
+
+
 async def test_known_quota_holds_for_a_faster_rate() -> None:
     """The slower one took no more than the server had left, so it was known only."""
     limiter = RateLimiter("1/s")

@@ -188,6 +188,16 @@ async def test_record_during_an_outage_reaches_the_store_later(
     assert (await limiter.peek()).remaining == 4.0
 
 
+async def test_key_is_kept_until_its_store_has_what_it_spent() -> None:
+    server = Server()
+    limiter = KeyedRateLimiter("2/h", store=Client(server), key="k", on_store_error="open")
+    server.mode = "refuses"
+    await visit(limiter["a"])
+    await asyncio.sleep(600.0)
+    await back(server)
+    assert server.recorded == [1.0]
+
+
 async def test_refund_goes_where_the_tokens_came_from() -> None:
     server, limiter = process("local", "10/min")
     async with limiter.throttle(4) as shared:
