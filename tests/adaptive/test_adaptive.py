@@ -273,6 +273,16 @@ def test_long_outages_reveal_the_limit() -> None:
     assert 500 / 60 * 0.9 <= one.rate <= 500 / 60 * 1.3
 
 
+def test_late_answer_shows_that_the_server_was_not_closed() -> None:
+    one = Rated(10, 0.1, 100)
+    for begin in (0.0, 100.0):
+        one.throttled(begin, begin - 0.01, pause=1.0)
+        one.throttled(begin + 13.0, begin + 12.9, pause=1.0)
+        one.succeeded(begin + 13.1, begin + 5.0)
+        one.succeeded(begin + 15.1, begin + 15.0)
+        assert one.state.closures == 0
+
+
 def test_rate_doubles_in_no_less_than_twenty_seconds() -> None:
     one = Rated(10, 0.1, 10_000)
     one.drive(60, limit=10.0)
