@@ -55,16 +55,17 @@ def test_run_without_its_store_resumes(fetch: Command, serve: Serve, own_valkey:
         return await answer(request)
 
     server, answer = serve(respond), always()
-    run = [*urls_of(server, 4), "--rate", "1/300ms", "--resume"]
+    urls = urls_of(server, 50)  # more than are reserved at a time, if the store seems to be far
+    run = [*urls, "--rate", "1/25ms", "--resume"]
     broken = fetch(*run, "--store", address(own_valkey))
     assert broken.status == 3
     assert " fetched, 0 failed" in broken.messages
     assert "the store of the limits fails: " in broken.messages
     assert broken.messages.endswith("Broken off: the same with --resume fetches the rest.\n")
-    assert 2 <= len(broken.records) < 4
+    assert 2 <= len(broken.records) < 50
     rest = fetch(*run)
-    assert (rest.status, server.audit.sent) == (0, 4)
-    assert sorted(rest.by("url")) == run[:4]
+    assert (rest.status, server.audit.sent) == (0, 50)
+    assert sorted(rest.by("url")) == sorted(urls)
 
 
 def test_missing_store_is_an_error_without_its_password(
