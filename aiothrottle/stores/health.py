@@ -159,7 +159,7 @@ class Health:
             if self.failures:  # it has failed again meanwhile
                 self.followers[follower] = None
             else:
-                follower.report(None)
+                follower.has_answer()
         if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
             self._loop.call_soon(self._notify, rest, context=Context())
 
@@ -237,11 +237,9 @@ class Outage:
         #: Whether the store fails, as far as this limiter knows.
         self.is_down: bool = False
         self._down_since = 0.0
-
-    @property
-    def is_back(self) -> bool:
-        """Whether the server has answered another limiter since it failed for this one."""
-        return self.is_down and not self.health.failures
+        #: Whether the server has answered a probe, or another limiter, since it failed for this
+        #: one. It may have failed again for others since: their records may be the reason.
+        self.is_back: bool = False
 
     def find(self) -> None:
         """Find the health of the server that has the key now: keys may move."""
@@ -257,6 +255,7 @@ class Outage:
 
     def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call."""
+        self.is_back = False
         self.health.call_failed(error)
         self.health.begin_outage(self.choice, message_of(error), self._key)
         self.follow()  # perhaps again: the server had answered another limiter
@@ -284,7 +283,7 @@ class Outage:
     def begin(self) -> None:
         """Go on without the store, as it fails for this limiter or for another one."""
         if not self.is_down:
-            self.is_down, self._down_since = True, _now()
+            self.is_down, self.is_back, self._down_since = True, False, _now()
             self.follow()
             assert self.health.error is not None
             self.report(StoreDown(None, self.health.error, self.health.outage))
@@ -297,14 +296,14 @@ class Outage:
     def end(self) -> None:
         """Go on with the store."""
         if self.is_down:
-            self.is_down = False
+            self.is_down = self.is_back = False
             # The loop may be another one, with a time of its own.
             self.report(StoreUp(None, max(0.0, _now() - self._down_since)))
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop, which may have a time of its own."""
         self._loop, self.health = loop, Health.of(self._store, self._key, loop)
-        self.task = None
+        self.task, self.is_back = None, False
 
     # ---- as a follower ---------------------------------------------------------------------------
 
@@ -313,6 +312,11 @@ class Outage:
         self.health.followers[self] = None
         if self.probe is not None:
             self.health.probe_later()
+
+    def has_answer(self) -> None:
+        """Note that the server has answered a probe, or another limiter."""
+        self.is_back = self.is_down
+        self.report(None)
 
     def unfollow(self) -> None:
         """Try it no more, and be notified no more."""

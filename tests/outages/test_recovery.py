@@ -370,7 +370,7 @@ async def test_outage_ends_the_refunds_of_the_one_before() -> None:
     await fall(limiter, server)
     await back(server)
     await limiter.peek()
-    await rest()
+    await asyncio.sleep(1.0)
     began = now()
     await asyncio.sleep(60.0)
     assert server.methods(began) == []
