@@ -164,6 +164,12 @@ class Adaptation:
         now = self.bucket.clock()
         return silent.failed(now, now - age)
 
+    @property
+    def limits_silently(self) -> bool:
+        """Whether a run of failures has ended after a pause: a server that limits does that."""
+        silent = self.active and self.active.silent
+        return bool(silent and silent.events)
+
     def throttled(self, age: float, pause: float, in_flight: int, *, own: bool) -> bool:
         """Learn from a 429 of a request that was sent `age` seconds ago.
 

@@ -1240,7 +1240,9 @@ class Engine:
         seconds = self.adaptation.silent_pause(age, successes)
         if seconds is not None:
             at = self.bucket.clock() - age
-            self.report_throttled(at, seconds, rule, "failures", held=held)
+            # A trial that fails the first time may be one of many in an outage.
+            learns = not self.pause.is_trial(waiter) or self.adaptation.limits_silently
+            self.report_throttled(at, seconds, rule, "failures", held=held, learns=learns)
             return True
         if self.pause.is_trial(waiter):
             if status is not None:
@@ -1262,6 +1264,7 @@ class Engine:
         *,
         held: bool,
         everywhere: bool = False,
+        learns: bool = True,
     ) -> float:
         """Pause after a throttled request. The engines above learn from it.
 
@@ -1272,6 +1275,7 @@ class Engine:
             reason: "retry-after" if the server sent the duration.
             held: Whether its permit is held.
             everywhere: Whether the engines above pause too.
+            learns: Whether the engines learn from it.
 
         Returns:
             Seconds for which the engine is paused because of it; 0.0: it is not.
@@ -1285,13 +1289,15 @@ class Engine:
         paused = self.adaptation.pause_after(sent_at, seconds, rule, reason)
         pause = paused or self.pause.left(self.bucket.clock())
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
-        if self.adaptation.throttled(age, pause, in_flight, own=True) or paused:
+        changed = learns and self.adaptation.throttled(age, pause, in_flight, own=True)
+        if changed or paused:
             self.reconsider()
         above = self.above
         while above is not None:
             at = above.bucket.clock() - age  # it may have another clock
-            changed = everywhere and above.adaptation.pause_after(at, seconds, rule, reason)
-            if above.adaptation.throttled(age, pause, in_flight, own=False) or changed:
+            paused_too = everywhere and above.adaptation.pause_after(at, seconds, rule, reason)
+            changed = learns and above.adaptation.throttled(age, pause, in_flight, own=False)
+            if changed or paused_too:
                 above.reconsider()
             above = above.above
         return paused

@@ -113,6 +113,14 @@ def test_requests_flow_again_soon_after_an_outage() -> None:
         assert record.used(22.0, 60.0, 50.0) >= 0.9
 
 
+@pytest.mark.parametrize("rate", [10, 50])
+def test_outage_says_nothing_about_a_known_rate(rate: int) -> None:
+    for refusal in (Refusal(500), FORBIDDEN):
+        limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
+        record = run(outage(5.0, 35.0), 90.0, limiter=limiter, refusal=refusal)
+        assert record.used(45.0, 90.0, rate) >= 0.97
+
+
 def test_pause_is_no_longer_than_the_policy_allows() -> None:
     limiter, seen = RateLimiter(concurrency_limit=8), list[events.Event]()
     limiter.observe(seen.append)
