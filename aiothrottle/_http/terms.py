@@ -66,9 +66,9 @@ class Terms:
     def after_throttled(self) -> "Terms":
         """Return the terms of the next attempt of a request that was throttled.
 
-        At the end of the queue it would be throttled once more, with all that start at once. But
-        the first after a pause may find that the server is still closed: then others take their
-        turn, so that none of them uses up its attempts.
+        It is ahead of the others for two attempts: at the end of the queue it would be throttled
+        again, with all that start at once. If the server is still closed then, it is the turn of
+        others to find that out, so that none of them uses up its attempts.
         """
         step = {0: 1, 2: -1}.get(self.throttled, 0)
         return replace(self, priority=self.priority + step, throttled=self.throttled + 1)

@@ -16,10 +16,10 @@ Some servers answer some requests with a 429 by chance, whatever the rate. A lim
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
 a sign there is no rate. With one, the search closes in on the limit: from event to event it gets
 more tokens. If it often gets fewer, it was chance after all. An event that follows soon on another
-one says nothing about that: a full window throttles several times. But no limit throttles after a
-few tokens again and again while the rate falls to a small part. Once several events in a row look
-like chance, a 429 is no reason for a pause: its request waits alone. If then a tenth of the
-requests is throttled, there is a limit after all.
+one says nothing about that: a full window throttles several times. But if less is admitted in a
+second as the rate falls, that is chance: a limit would admit as much as before. Once several events
+in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a tenth
+of the requests is throttled, there is a limit after all.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
@@ -31,6 +31,7 @@ only after an event, and only to the number that was in flight then and was not 
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate, RateState
@@ -162,10 +163,10 @@ _CHANCE, _TOO_MANY = 0.1, 5.0
 # counts, and of those before that part. Nearly three in a row are enough; one more, each time that
 # there were signs of a limit again.
 _ENOUGH, _PAST, _MOST_FEWER = 10.0, 0.8, 2.4
-# A search that is below a limit gets more tokens before the next event. So it is chance if the rate
-# falls to that part in so many events with few tokens before them, no more in the end than at
-# first. An event after more tokens counts as so many against it.
-_FEW_TOKENS, _FALLEN, _IN_VAIN, _AGAINST = 30.0, 1 / 8, 8, 2
+# A limit admits as many tokens in a second as before while the rate falls to it. So it is chance if
+# that many fall too: to that part in the last so many events, beside the first ones, of so many
+# with few tokens before them. An event after more tokens counts as so many against it.
+_FALLEN, _EACH, _OF, _FEW_TOKENS, _AGAINST = 1 / 3, 4, 20, 30.0, 2
 
 
 def decided_by(now: float, age: float) -> float:
@@ -225,10 +226,9 @@ class Evidence:
     in_flight: int = 0
     by_chance: float = 0.0
     excess: float = 0.0
-    #: How many events of the search had few tokens before them; the rate before; those tokens.
-    few: int = 0
-    few_from: float = math.inf
-    few_tokens: float = 0.0
+    #: The events of the search that had few tokens before them: when, and the tokens until then.
+    scarce: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_OF))
+    tokens: float = 0.0
     #: How often that was a limit after all: each time it takes more events to believe in chance.
     mistakes: int = 0
     #: What it admits at once, where it limits that instead.
@@ -354,19 +354,19 @@ class Evidence:
 
     def _search(self, of_all: float) -> AdaptiveRate:
         """Return the search from the known average on, or from a part of the rate for all."""
-        self.slots, self.by_chance, self.few = LearnedSlots(self.slots.most), 0.0, 0
+        self.slots, self.by_chance = LearnedSlots(self.slots.most), 0.0
+        self.scarce.clear()
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)
         return AdaptiveRate(initial, slowest, self.fastest)
 
-    def is_chance(self, now: float, sent_at: float, rate: float, of_all: float = 0.0) -> bool:
+    def is_chance(self, now: float, sent_at: float, of_all: float = 0.0) -> bool:
         """Record a 429 of the search; return whether the rate is to be given up.
 
         Args:
             now: When it arrived.
             sent_at: When its request was sent.
-            rate: The rate of the search, in tokens per second.
             of_all: Tokens per second for all clients, if others use them: these take what this
                 one does not get, and that is no chance.
         """
@@ -379,25 +379,28 @@ class Evidence:
             self.before = before  # due to the same as the event before
         elif before >= _ENOUGH and admitted and not of_all:
             self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
-        has_fallen = self._falls_in_vain(rate, admitted) and not of_all
-        if self.fewer <= _MOST_FEWER + max(0, self.needed - 1) and not has_fallen:
+        falls_in_vain = self._falls_in_vain(now, admitted) and not of_all
+        if self.fewer <= _MOST_FEWER + max(0, self.needed - 1) and not falls_in_vain:
             return False
         self.rate, self.fewer, self.signs, self.has_sign = math.inf, 0.0, 0, False
         self.needed += 1
         return True
 
-    def _falls_in_vain(self, rate: float, admitted: float) -> bool:
-        """Record an event of the search; return whether the rate falls, and 429s get no rarer."""
+    def _falls_in_vain(self, now: float, admitted: float) -> bool:
+        """Record an event of the search; return whether what is admitted falls with the rate."""
+        scarce = self.scarce
+        self.tokens += admitted
         if admitted >= _FEW_TOKENS:
-            self.few = max(0, self.few - _AGAINST)
+            for _ in range(min(_AGAINST, len(scarce))):
+                scarce.pop()
         elif admitted:
-            if not self.few:
-                self.few_from, self.few_tokens = rate, 0.0
-            self.few += 1
-            self.few_tokens += admitted
-        if self.few < _IN_VAIN or rate > _FALLEN * self.few_from:
+            scarce.append((now, self.tokens))
+        if not admitted or len(scarce) < 2 * _EACH:
             return False
-        return 0.0 < admitted <= 2.0 * self.few_tokens / self.few
+        (begin, at_first), (after, some) = scarce[0], scarce[_EACH - 1]
+        (before, more), (end, at_last) = scarce[-_EACH], scarce[-1]
+        speed, last_speed = (some - at_first) / (after - begin), (at_last - more) / (end - before)
+        return last_speed <= _FALLEN * speed
 
     def kept_for(self, search: RateState) -> float:
         """Return for how many seconds without a 429 a rate is kept."""

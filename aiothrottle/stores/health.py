@@ -159,7 +159,7 @@ class Health:
             if self.failures:  # it has failed again meanwhile
                 self.followers[follower] = None
             else:
-                follower.has_answer()
+                follower.server_answered()
         if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
             self._loop.call_soon(self._notify, rest, context=Context())
 
@@ -283,7 +283,7 @@ class Outage:
     def begin(self) -> None:
         """Go on without the store, as it fails for this limiter or for another one."""
         if not self.is_down:
-            self.is_down, self.is_back, self._down_since = True, False, _now()
+            self.is_down, self._down_since = True, _now()
             self.follow()
             assert self.health.error is not None
             self.report(StoreDown(None, self.health.error, self.health.outage))
@@ -313,7 +313,7 @@ class Outage:
         if self.probe is not None:
             self.health.probe_later()
 
-    def has_answer(self) -> None:
+    def server_answered(self) -> None:
         """Note that the server has answered a probe, or another limiter."""
         self.is_back = self.is_down
         self.report(None)

@@ -479,7 +479,7 @@ def test_fewer_tokens_from_event_to_event_are_chance() -> None:
     for at, admitted in enumerate((80, 60, 40, 20), start=2):
         for _ in range(admitted):
             evidence.succeeded(at - 0.5, 1.0)
-        verdicts.append(evidence.is_chance(at, at - 0.1, 20.0))
+        verdicts.append(evidence.is_chance(at, at - 0.1))
     assert verdicts == [False, False, False, True]
     # From now on it takes two such events.
     assert event(evidence, 10.0, throttled=8, admitted=50) is None
@@ -493,7 +493,7 @@ def test_429s_soon_after_another_one_are_no_chance() -> None:
     for at, admitted in enumerate((60, 5, 61, 4, 62, 3, 63, 2, 64, 1), start=2):
         for _ in range(admitted):
             evidence.succeeded(at - 0.5, 1.0)
-        assert not evidence.is_chance(at, at - 0.1, 20.0)
+        assert not evidence.is_chance(at, at - 0.1)
 
 
 def test_fewer_tokens_are_no_chance_if_others_use_the_limit() -> None:
@@ -503,5 +503,5 @@ def test_fewer_tokens_are_no_chance_if_others_use_the_limit() -> None:
     for at, admitted in enumerate((80, 60, 40, 20, 10, 5), start=2):
         for _ in range(admitted):
             evidence.succeeded(at - 0.5, 1.0)
-        assert not evidence.is_chance(at, at - 0.1, 20.0, of_all=20.0 * (at < 7))
+        assert not evidence.is_chance(at, at - 0.1, of_all=20.0 * (at < 7))
     assert evidence.needed == 1
