@@ -36,17 +36,17 @@ def test_line_says_method_headers_and_body(jobs: Jobs, fetch: Command, serve: Se
         {"url": f"{url}own", "json": 0, "headers": {"content-type": "a/b"}},
         {"url": f"{url}headers", "headers": {"x-RUN": "line", "X-Line": "it's: mine"}},
     ]
-    assert fetch("--requests", jobs("# a list", "", *lines), "-H", "X-Run: run").status == 0
+    assert fetch("--requests", jobs("# a list", "", *lines), "-H", "X-Run: r: un").status == 0
     names = ("Content-Type", "X-Run", "X-Line")
     found = {it.path: [it.method, *map(it.headers.get, names), it.body] for it in seen}
     form = "application/x-www-form-urlencoded"
     assert json.loads(found["/json"].pop() or "") == value
     assert found == {
-        "/plain": ["GET", None, "run", None, ""],
-        "/json": ["POST", "application/json", "run", None],
-        "/data": ["POST", form, "run", None, "a=ö"],
-        "/put": ["PUT", form, "run", None, "x"],
-        "/own": ["POST", "a/b", "run", None, "0"],
+        "/plain": ["GET", None, "r: un", None, ""],
+        "/json": ["POST", "application/json", "r: un", None],
+        "/data": ["POST", form, "r: un", None, "a=ö"],
+        "/put": ["PUT", form, "r: un", None, "x"],
+        "/own": ["POST", "a/b", "r: un", None, "0"],
         "/headers": ["GET", None, "line", "it's: mine", ""],
     }
 

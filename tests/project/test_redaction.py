@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
@@ -20,20 +19,7 @@ from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from tests.support.servers import imported
 
-# Some should have been escaped in an address, and were not.
-PASSWORDS = ["ses" + it + "ame" for it in ("", "/", "?", "#", "@", ":", " ")] + ["[ame", "ame]"]
-ADDRESSES = [
-    "redis://:{}@localhost:6379/0",
-    "redis://{}:x@localhost",
-    "rediss://:{}@[::1]:6379",
-    "mongodb://ann:{}@one:1,two:2/admin?x=y",
-    "redis://localhost/0?password={}@x",
-    "unix://ann:{}@/run/redis.sock",
-    ":{}@localhost:6379",
-    "localhost:6379,password={}",
-]
 SECRET = "redis://ann:sesame@localhost"
-
 
 SOUND = {
     "redis://h": "redis://h",
@@ -46,6 +32,7 @@ SOUND = {
     "mongodb://me:secret@a:1,b:2/db": "mongodb://a:1,b:2",
     "mongodb+srv://me:secret@a.example.org": "mongodb+srv://a.example.org",
     "redis:///0": "redis://",
+    "unix://ann:secret@/run/redis.sock": "unix://",
     "redis://:secret@": "redis://",
     "nonsense://x": "nonsense://x",
     "nowhere": "nowhere",
@@ -53,8 +40,9 @@ SOUND = {
 }
 IN_DOUBT = [
     *(":sec/ret@h", ":sec?ret@h", "me:12/secret@h", ":sec ret@h", ":secret", "me:secret/0"),
-    *("[sec/ret@h", "\nsecret@h", "h:6379\nsecret", "h,:secret@h/@"),
+    *("[sec/ret@h", "\nsecret@h", "h:6379\nsecret", "h,:secret@h/@", ":sec#ret@h"),
 ]
+BARE = ["me:secret@h", "secret@h", "me:secret", "h:6379,password=x"]
 
 
 def shown(address: str) -> str:
@@ -67,11 +55,7 @@ def shown(address: str) -> str:
 def test_address_is_shown_without_its_secrets() -> None:
     assert {address: shown(address) for address in SOUND} == SOUND
     assert {shown(f"redis://{rest}") for rest in IN_DOUBT} == {"redis://***"}
-    assert {shown(text) for text in ("me:secret@h", "secret@h", "me:secret")} == {"***"}
-    for address, password in product(ADDRESSES, PASSWORDS):
-        text = shown(address.format(password))
-        assert "ses" not in text
-        assert "ame" not in text
+    assert {shown(text) for text in BARE} == {"***"}
 
 
 parts = st.text("s/?#@:[]%, .1", max_size=6)
