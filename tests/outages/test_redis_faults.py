@@ -16,7 +16,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from aiothrottle import SlidingWindowLog, StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.testing.store_contract import ManualClock
 from tests.support.servers import Cluster, FaultProxy, Sentinels, Valkey
 
 WINDOW = SlidingWindowLog("10/min")
@@ -127,18 +126,3 @@ async def test_resending_driver_spends_once(valkey: Valkey, *, as_made: bool) ->
         assert (await store.peek("key", WINDOW)).remaining == 5.0
         await through_faults(store.refund("key", WINDOW, 1, answer.instants[0]))
         assert (await store.peek("key", WINDOW)).remaining == 6.0
-
-
-async def test_server_clock_jump_grants_one_more_limit(valkey: Valkey) -> None:
-    """Back by 20 s: no request waits for it. On by 30 s: that much has passed."""
-    clock, window = ManualClock(1000.0), SlidingWindowLog("10/5s")
-    async with valkey.connect() as client:
-        store = RedisStore(client, clock=clock)
-        assert len((await store.reserve("key", window, [1] * 20)).instants) == 10
-        clock.advance(-20.0)
-        answer = await store.reserve("key", window, [1] * 20)
-        assert not answer.instants
-        assert answer.retry_after <= 5.0
-        clock.advance(30.0)
-        assert len((await store.reserve("key", window, [1] * 20)).instants) == 10
-        assert not (await store.reserve("key", window, [1] * 20)).instants

@@ -42,7 +42,7 @@ IN_DOUBT = [
     *(":sec/ret@h", ":sec?ret@h", "me:12/secret@h", ":sec ret@h", ":secret", "me:secret/0"),
     *("[sec/ret@h", "\nsecret@h", "h:6379\nsecret", "h,:secret@h/@", ":sec#ret@h"),
 ]
-BARE = ["me:secret@h", "secret@h", "me:secret", "h:6379,password=x"]
+BARE = ["me:sesame@h", "sesame@h", "me:secret", "h:6379,password=x"]
 
 
 def shown(address: str) -> str:

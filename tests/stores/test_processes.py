@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
@@ -216,10 +217,11 @@ async def test_killed_processes_leave_a_sound_file(tmp_path: Path) -> None:
     for process in processes[:2]:
         await asyncio.sleep(0.2)
         process.kill()
+    killed_at = time.time() - 1767225600  # by the clock of stores, which begins with 2026
     outputs = [(await process.communicate())[0] for process in processes]
     assert outputs[:2] == [b"", b""]
     instants = [[float(word) for word in output.split()] for output in outputs[2:]]
+    assert all(each[-1] > killed_at for each in instants)
     assert greatest_count([it for each in instants for it in each], 0.2) <= 100
-    assert all(each[-1] - each[0] > 0.5 for each in instants)  # after both were killed
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

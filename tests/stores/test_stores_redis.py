@@ -345,24 +345,6 @@ async def test_resent_command_counts_once(client: Any, window: Algorithm[Any]) -
     assert (await store.peek("key", window)).remaining == 7.0
 
 
-async def test_batch_is_one_round_trip_and_resends_lost_scripts(client: Any) -> None:
-    store = RedisStore(client)
-    keys = list(map(str, range(50)))
-
-    async def take(key: str) -> float:
-        return (await store.reserve(key, HOURLY, [1])).remaining
-
-    assert await asyncio.gather(*map(take, keys)) == [9.0] * 50
-    await client.config_resetstat()
-    assert await asyncio.gather(*map(take, keys)) == [8.0] * 50
-    assert "cmdstat_script|exists" not in await client.info("commandstats")
-    await client.script_flush()
-    await client.config_resetstat()
-    assert await asyncio.gather(*map(take, keys)) == [7.0] * 50
-    stats = await client.info("commandstats")
-    assert stats["cmdstat_evalsha"]["failed_calls"] == 50
-
-
 # ---- a pipeline of the caller's ------------------------------------------------------------------
 
 
