@@ -49,18 +49,6 @@ async def granted(limiters: list[RateLimiter], seconds: float, tasks: int = 1) -
 # ---- more processes than tokens of a second ------------------------------------------------------
 
 
-async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
-    # One store, from which each process is a little further away.
-    latencies = [0.001 + 0.0001 * process for process in range(8)]
-    stores = [Watched(latency=latency, way=latency / 2) for latency in latencies]
-    for store in stores:
-        store._entries = stores[0]._entries
-    limiters = [RateLimiter("10/s", store=store, key="k", guard=0.0) for store in stores]
-    counts = await granted(limiters, 60.0, tasks=2)
-    assert sum(counts) >= 595
-    assert evenness(counts) >= 0.97
-
-
 async def test_many_processes_are_granted_in_turn_and_one_left_alone_reserves_less() -> None:
     store = Watched(latency=0.001)
     limiters = [RateLimiter(10, store=store, key="k") for _ in range(65)]

@@ -118,25 +118,6 @@ async def test_first_requests_prefetch_nothing() -> None:
     assert store.costs == [[1], [1]]
 
 
-async def test_round_trip_that_grows_and_shrinks_is_followed() -> None:
-    store = Far(0.0)
-    sharing = asyncio.create_task(
-        share([RateLimiter("100/s", store=store, key="k")], 30, seconds=25.0)
-    )
-    await asyncio.sleep(5.0)
-    near = store.horizons[-1]
-    store.move(0.2)
-    await asyncio.sleep(8.0)
-    assert store.horizons[-1] == pytest.approx(near + 2 * 0.2)
-    store.move(0.0)
-    granted = await sharing
-    assert used(granted, 100, 8.0, 13.0) >= 0.95
-    assert used(granted, 100, 17.0, 24.0) >= 0.95
-    assert store.horizons[-1] == near
-    await asyncio.sleep(1.0)
-    assert len(store.taken()) == len(granted)
-
-
 @pytest.mark.parametrize("cost", [1, 3, 5])
 async def test_reservations_of_light_waiters_do_not_starve_one_ahead_of_them(cost: float) -> None:
     rates: list[Any] = ["20/s", "30/min"]  # the tokens of one call come two seconds apart

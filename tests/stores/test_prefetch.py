@@ -7,8 +7,7 @@ import asyncio
 
 import pytest
 
-from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable
-from aiothrottle.stores import MemoryStore
+from aiothrottle import RateLimiter, StoreUnavailable
 from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
@@ -112,25 +111,6 @@ async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
     assert 180 < greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
 
 
-async def test_prefetch_that_expires_takes_nothing_from_waiters() -> None:
-    store, limiter = watched("10/10s", prefetch="2/1s", max_reservation=20)
-    await asyncio.gather(*visits(limiter, 15))
-    assert now() == 10.0
-    await asyncio.sleep(2)
-    assert await store.remaining("10/10s") == 5
-
-
-async def test_explicit_prefetch_disables_the_adaptive_one() -> None:
-    store, limiter = watched(RATE, prefetch="50/100ms")
-    await hurry(limiter, 1)
-    await turns()
-    await hurry(limiter, 50)
-    assert store.costs == [[1.0, 50.0]]
-    await cancel(*visits(limiter, 1))
-    await limiter.aclose()
-    assert await store.remaining(RATE) == 949
-
-
 def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     store, limiter = watched("100/h", prefetch="50/100s")
 
@@ -148,14 +128,6 @@ def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     asyncio.run(go())
     assert asyncio.run(end()) == 92
     assert store.calls["record"] == 0
-
-
-def test_end_of_the_loop_leaves_no_task() -> None:
-    _, limiter = watched(RATE, latency=NEAR)
-    with asyncio.Runner() as runner:
-        runner.run(hurry(limiter, 2))
-        loop = runner.get_loop()
-    assert not asyncio.all_tasks(loop)
 
 
 async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
@@ -176,33 +148,6 @@ async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
         await visit(limiter)
         await turns(3)
     assert sizes(store)[3:] == [1] * 5
-
-
-async def test_tokens_taken_by_others_are_waited_for() -> None:
-    """They were not known here: so some prefetched tokens may be ready only later."""
-    store, limiter = watched(RATE)
-    await hurry(limiter, 3)
-    await MemoryStore.record(store, "k", SlidingWindowLog(RATE), 995)
-    await hurry(limiter, 3)
-    assert now() == pytest.approx(1.0)
-    assert sizes(store) == [1, 2, 4]
-    await returned()
-    assert len(store.refunds) == 1
-    await asyncio.sleep(2)
-    assert await store.remaining(RATE) == 1000
-
-
-async def test_prefetched_token_is_not_used_after_its_time() -> None:
-    """Within one turn, which was a long one."""
-    time = 0.0
-    store, limiter = watched(RATE, clock=lambda: time)
-    for _ in range(10):
-        async with limiter.throttle():
-            time += 0.015
-    await has_spent(store, 10)
-    # The second of each four at the most: the third would be later than 20 ms.
-    assert sum(cost for _, cost in store.refunds) > 0
-    assert len(store.costs) >= 5
 
 
 async def test_heavy_request_pause_and_slots_refund_the_prefetched_tokens() -> None:

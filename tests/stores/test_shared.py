@@ -10,7 +10,7 @@ import pytest
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter, SharedConcurrency
 from aiothrottle.algorithms import AllOf, SlidingWindowLog, WaitUntil
 from aiothrottle.errors import CostTooHigh, LimiterClosed, StoreUnavailable, ThrottleTimeout
-from aiothrottle.stores import Answer, Key, MemoryStore, Store
+from aiothrottle.stores import MemoryStore, Store
 from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, rest, stand_still, sweep, watched
@@ -53,52 +53,6 @@ async def test_heavy_head_is_not_starved_by_small_reservations() -> None:
     assert {cost for _, cost in store.refunds} == {1}
     assert store.costs[-1] == [5]
     assert await heavy < 0.2
-
-
-class Scripted(Watched):
-    """A store that grants one cost of each call, at an instant from its script."""
-
-    def __init__(self, *instants: tuple[float, float]) -> None:
-        super().__init__()
-        self.script = list(instants)
-
-    async def reserve(self, key: Key, algorithm: Any, costs: Any, **_: Any) -> Answer:  # noqa: ARG002
-        asked, instant = self.script.pop(0)
-        self.costs.append(list(costs))
-        await self.answer("reserve", key)
-        return Answer(asked, (instant,), 0.001, 0.0, 10.0)
-
-
-# Two calls get the same instant, and the second answer takes longer; or a heavy request comes.
-@pytest.mark.parametrize(
-    ("script", "heavy", "granted_at"),
-    [
-        ([(0.0, 1.0), (0.5, 1.0)], False, [1.0, 1.5]),
-        ([(0.0, 1.0), (0.5, 1.2), (1.0, 2.0), (2.0, 2.5)], True, [1.0, 2.5, 2.0]),
-    ],
-    ids=["late answer", "urgent heavy request"],
-)
-async def test_granted_waiter_keeps_its_reservation(
-    script: list[tuple[float, float]], heavy: bool, granted_at: list[float]
-) -> None:
-    store, comes = Scripted(*script), asyncio.Event()
-    limiter = RateLimiter("100/s", store=store, key="k")
-
-    async def come() -> float:
-        await comes.wait()
-        return await visit(limiter, 3, priority=1)
-
-    coming = [asyncio.create_task(come())] if heavy else []
-    # Both happen when the first one is granted and has not resumed.
-    asyncio.get_running_loop().call_later(1.0, comes.set)
-    asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
-    light = visits(limiter, 2)
-    await asyncio.sleep(0.0005)
-    store.may_answer.clear()
-    # After a wait of more than its part the process may call 10 ms late.
-    assert await asyncio.gather(*light, *coming) == pytest.approx(granted_at, abs=0.01)
-    await rest()
-    assert store.calls["record"] == 0, "nothing was granted without a reservation"
 
 
 # ---- cancellation ------------------------------------------------------------------------------
@@ -216,14 +170,6 @@ async def test_store_error_is_raised_in_each_waiter() -> None:
     store.error = None
     assert await visit(limiter) == 0.0
     await rest()
-
-
-async def test_answer_that_cannot_be_used_is_raised_in_the_waiter() -> None:
-    wrong: Any = "at once"
-    limiter = RateLimiter("10/s", store=Scripted((0.0, wrong)), key="k")
-    (waiting,) = visits(limiter, 1)
-    with pytest.raises(TypeError):
-        await asyncio.wait_for(waiting, 10)
 
 
 async def test_task_sweep_stops_no_waiter_and_loses_no_debt() -> None:
@@ -382,23 +328,6 @@ async def test_refunds_and_debts_reach_the_store() -> None:
         permit.settle(3)
     assert await waiting >= 1.0
     assert greatest_count(store.instants, 1.0) <= 2
-
-
-# The store has rejected the waiter before, or has reserved the next tokens for it.
-@pytest.mark.parametrize("max_reservation", [0.5, None])
-async def test_timeout_below_known_wait_rejects_now(max_reservation: float | None) -> None:
-    _, limiter = watched("1/10s", max_reservation=max_reservation)
-    await visit(limiter)
-    waiting = visits(limiter, 1)
-    await turns()
-    with pytest.raises(ThrottleTimeout) as error:
-        await visit(limiter, timeout=5)
-    assert (now(), error.value.retry_after) == (0.0, 10.0)
-    await cancel(*waiting)
-    limiter.pause(5)
-    with pytest.raises(ThrottleTimeout):
-        await visit(limiter, timeout=4)
-    assert now() == 0.0
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])

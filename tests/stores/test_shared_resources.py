@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle import Permit, RateLimiter, Resource, ThrottleTimeout
+from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.algorithms import PerResource, SlidingWindowLog
-from aiothrottle.events import Granted
 from aiothrottle.stores import Store
 from tests.support.effort import examples
 from tests.support.failing import Client, Server
@@ -42,45 +41,6 @@ async def test_settled_cost_reaches_the_store() -> None:
             await rest()
             assert await remaining(other) == left
         assert permit.costs == {"requests": 3, "tokens": 1}
-
-
-async def test_requests_that_do_not_wait_name_each_resource() -> None:
-    limiter = limiter_on(Watched())
-    seen: list[object] = []
-    limiter.observe(seen.append)
-    decision = await limiter.try_acquire({"tokens": 90})
-    assert decision.resources == {"requests": Resource(20, 19), "tokens": Resource(100, 10)}
-    assert isinstance(decision.permit, Permit)
-    assert decision.permit.costs == {"requests": 1, "tokens": 90}
-    assert seen == [Granted(None, 1.0, 0.0, {"requests": 1, "tokens": 90})]
-    rejected = await limiter.try_acquire({"tokens": 11})
-    assert (bool(rejected), rejected.retry_after) == (False, 1.0)
-    await limiter.record({"tokens": 50})
-    assert await remaining(limiter) == {"requests": 18, "tokens": 0}
-    stats = limiter.statistics()
-    assert stats.resources == {"requests": Resource(20, 18), "tokens": Resource(100, 0)}
-    assert stats.utilisation == 1
-    await limiter.reset()
-    assert await remaining(limiter) == {"requests": 20, "tokens": 100}
-
-
-async def test_server_quota_of_one_resource_leaves_the_others() -> None:
-    store = Watched()
-    limiter = limiter_on(store)
-    async with limiter.throttle({"tokens": 30}) as permit:
-        permit.update_quota(5, reset_after=60)
-    assert await visit(limiter, {"tokens": 10}) == 0
-    stats = limiter.statistics()
-    assert stats.resources == {"requests": Resource(20, 4), "tokens": Resource(100, 60)}
-    assert (type(stats.quota_remaining), stats.quota_remaining) == (float, 4)
-    async with limiter.throttle({"tokens": 1}) as permit:
-        permit.update_quota(8, reset_after=60, resource="tokens")
-    assert await visit(limiter, {"tokens": 7}) == 0
-    asked = store.calls["reserve"]
-    (waiting,) = visits(limiter, 1, {"tokens": 2})
-    await asyncio.sleep(59)
-    assert store.calls["reserve"] == asked
-    assert await waiting == 60
 
 
 async def test_known_wait_rejects_at_once_and_other_costs_are_asked_for() -> None:

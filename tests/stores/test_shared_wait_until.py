@@ -7,7 +7,7 @@ import pytest
 
 from aiothrottle import RateLimiter, ThrottleTimeout, WaitUntil
 from tests.support.virtually import now, outcomes, turns, visit, visits
-from tests.support.watching import Watched, cancel, others, rest, watched
+from tests.support.watching import Watched, cancel, rest, watched
 
 ALGORITHM = WaitUntil(interval=1, raise_after=5, limit=10)
 TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
@@ -32,29 +32,6 @@ async def test_simultaneous_requests_are_one_call_rejected_ones_count() -> None:
     store, limiter = begin()
     answers = await outcomes(visits(limiter, 1200))
     assert (answers[9:], store.calls["reserve"]) == (["9", *["10"] * 1190], 2)
-
-
-async def test_reported_wait_never_exceeds_the_limit() -> None:
-    _, limiter = begin(latency=0.25)
-    tasks = visits(limiter, 15)
-    await asyncio.sleep(0.1)  # the call for the first fifteen is under way
-    tasks += visits(limiter, 15)
-    answers = await outcomes(tasks)
-    assert answers[:6] == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
-    assert answers[6:15] == [*TABLE[6:], *["10"] * 5]
-    assert all(9 < float(str(each)) <= 10 for each in answers[15:])
-
-
-async def test_try_acquire_is_not_counted_as_rejected() -> None:
-    store, limiter = begin()
-    assert await limiter.try_acquire()
-    for _ in range(20):
-        assert not await limiter.try_acquire()
-        assert (await limiter.peek()).retry_after == 1.0
-    assert store.calls["record"] == 0
-    assert await visit(limiter) == 1.0
-    await limiter.record(3)
-    assert await visit(limiter) == 5.0
 
 
 async def test_timeout_shorter_than_the_wait_takes_nothing() -> None:
@@ -97,19 +74,6 @@ async def test_costs_are_intervals_and_zero_makes_no_call() -> None:
     tasks = [*visits(limiter, 1, 3), *visits(limiter, 1, 0), *visits(limiter, 1, 2)]
     assert await outcomes([*tasks, *visits(limiter, 2)]) == [0, 0, 3, 5, "6"]
     assert store.costs == [[3, 2, 1, 1]]
-
-
-async def test_cancelled_waiter_refunds_the_last_reservation() -> None:
-    store, limiter = begin()
-    tasks = visits(limiter, 5)
-    await asyncio.sleep(0.5)
-    await cancel(tasks[1], tasks[2])
-    await turns()
-    assert store.refunds == [(4.0, 1.0), (3.0, 1.0)]
-    assert [await tasks[0], await tasks[3], await tasks[4]] == [0, 1, 2]
-    assert await visit(limiter) == 4  # no earlier than what was promised: see `Store.refund`
-    await limiter.aclose()
-    assert not others()
 
 
 async def test_cancelled_during_the_call_is_refunded_and_costs_others_nothing() -> None:

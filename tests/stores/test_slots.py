@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import LimiterClosed, Permit, RateLimiter, SharedConcurrency
-from aiothrottle.stores import Claim, Key, MemoryStore, Store
+from aiothrottle.stores import Store
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
@@ -67,34 +67,6 @@ async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
     tasks[0].result().release()
     await turns()
     assert sum(task.done() for task in tasks) == 6
-
-
-async def test_slots_are_leased_for_what_the_rate_admits_soon() -> None:
-    link = Link(Shared())
-    limiter = with_rate(link, "8/s", 100)
-    tasks = started(*(limiter.acquire() for _ in range(40)))
-    await asyncio.sleep(3.0)
-    assert max(claim.wanted for claim in link.claims) == 4, "of half a second"
-    for task in tasks:
-        task.cancel()
-
-
-async def test_lease_is_renewed_each_third_and_idle_makes_no_calls() -> None:
-    shared = Shared()
-    link = Link(shared)
-    limiter, other = share(link, 1), share(Link(shared), 1)
-    async with limiter.throttle():
-        (waiter,) = started(other.acquire())
-        await asyncio.sleep(30.5)
-        assert not waiter.done()
-    assert len(link.claims) == pytest.approx(31, abs=1)
-    (await waiter).release()
-    await asyncio.sleep(0.1)
-    asked = len(link.claims)
-    await asyncio.sleep(1000)
-    assert len(link.claims) == asked
-    assert len(asyncio.all_tasks()) == 1
-    assert shared.is_empty
 
 
 async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
@@ -215,51 +187,6 @@ async def test_closing_waits_for_a_request_that_waits_for_its_token_only() -> No
     decision = await trying
     assert decision.permit is not None
     decision.permit.release()
-
-
-async def test_request_that_does_not_wait_claims_one_slot() -> None:
-    wanted: list[int] = []
-
-    class Counting(Client):
-        async def claim(self, key: Key, claim: Claim) -> Any:
-            wanted.append(claim.held + claim.wanted)
-            return await super().claim(key, claim)
-
-    server = Server()
-    server.latency = 0.4
-    limiter = with_rate(Counting(server), "9/s", 9)
-    tries: list[asyncio.Task[Any]] = []
-    for _ in range(2):  # the second, while the first waits for its token only
-        tries.append(asyncio.create_task(limiter.try_acquire()))
-        await asyncio.sleep(0.5)
-    assert all(await asyncio.gather(*tries))
-    assert max(wanted) == 2
-    for each in tries:
-        each.result().permit.release()
-
-
-def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
-    store = MemoryStore()
-    limiter, other = (
-        RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="x") for _ in range(2)
-    )
-    permits: list[Permit] = []
-
-    async def take() -> None:
-        permits.append(await limiter.acquire())
-
-    async def release() -> None:
-        assert not await limiter.try_acquire()
-        for permit in permits:
-            permit.release()
-        decision = await limiter.try_acquire()
-        assert decision.permit is not None
-        decision.permit.release()
-        await limiter.aclose()
-        _all = [await other.acquire() for _ in range(2)]  # none is lost
-
-    for main in (take, take, release):
-        asyncio.run(main())
 
 
 # ---- with the rest -------------------------------------------------------------------------------
