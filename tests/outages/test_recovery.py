@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency, StoreUnavailable
-from aiothrottle.algorithms import WaitUntil
-from aiothrottle.events import Event, StoreDown, StoreUp
+from aiothrottle.events import Event
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import CHOICES, OnStoreError
-from aiothrottle.testing import VirtualTimeLoop
 from tests.outages.processes import back, fall, process
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared
@@ -89,17 +87,6 @@ def limiter_of(client: Client, key: str, choice: OnStoreError) -> RateLimiter:
     return RateLimiter("20/s", store=client, key=key, on_store_error=choice)
 
 
-async def test_limiter_made_during_an_outage_reports_its_reason() -> None:
-    client, events = Client(server := Server()), list[Event]()
-    first, second = (limiter_of(client, key, "open") for key in "ab")
-    second.observe(events.append)
-    server.mode = "stalls"
-    await ask(first)
-    await ask(second)
-    (down,) = (event for event in events if isinstance(event, StoreDown))
-    assert "late" in str(down.error)
-
-
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("choice", CHOICES)
 async def test_answer_to_another_limiter_ends_the_outage(
@@ -133,61 +120,6 @@ async def test_answer_to_an_earlier_call_does_not_end_the_outage() -> None:
     assert await answered == 0.5
     await turns()
     assert other.statistics().store_up is False
-
-
-async def test_limiter_that_is_closed_while_it_tries_the_server_reports_nothing_more() -> None:
-    client, events = Client(server := Server()), list[Event]()
-    closed, other = (limiter_of(client, key, "local") for key in "ab")
-    closed.observe(events.append)
-    server.mode = "refuses"
-    await ask(closed)
-    server.mode = "stalls"
-    await ask(closed, 0.5)  # it tries the server
-    await closed.aclose()
-    server.mode = "up"
-    await ask(other, 3.0)
-    assert [type(it) for it in events if isinstance(it, StoreDown | StoreUp)] == [StoreDown]
-
-
-async def test_cancellation_during_the_recovery_loses_nothing() -> None:
-    server, limiter = process("local", "2/10s")
-    await fall(limiter, server)
-    await visit(limiter)
-    server.mode, server.latency = "up", 0.5
-    while "record" not in server.methods():  # noqa: ASYNC110 - this call reports the spent tokens
-        await asyncio.sleep(0.01)
-    asking = asyncio.create_task(limiter.try_acquire())
-    first, second = visits(limiter, 2)
-    await turns()
-    assert not asking.done()
-    assert not first.done()
-    await cancel(asking, first)
-    await second
-    assert server.recorded == [1.0]
-    await rest()
-    assert limiter.statistics().in_flight == 0
-
-
-@pytest.mark.parametrize(
-    "limit", [{"rate": "2/s"}, {"rate": None, "algorithm": WaitUntil(1, 5, 10)}]
-)
-def test_second_loop_starts_with_the_store(limit: dict[str, Any]) -> None:
-    server, limiter = process("closed", **limit)
-
-    async def first() -> None:
-        await asyncio.sleep(50.0)
-        server.mode = "stalls"
-        waiting = visits(limiter, 2)
-        await asyncio.sleep(4.0)
-        assert not any(task.done() for task in waiting)
-
-    async def second() -> None:
-        server.mode = "up"
-        assert await asyncio.gather(*visits(limiter, 2)) == [0, 0 if limit["rate"] else 1]
-
-    for main in (first, second):
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(main())
 
 
 class Listener(list[Event]):
@@ -347,51 +279,6 @@ async def test_waiting_slots_cost_few_calls(choice: OnStoreError) -> None:
     for permit in held:
         permit.release()
     assert max(await asyncio.gather(*tasks)) < back + 2.0
-
-
-async def test_probe_passes_to_others_when_a_waiter_leaves() -> None:
-    server = Server()
-    limiter = KeyedRateLimiter("2/h", store=Client(server), key="k", on_store_error="closed")
-    server.mode = "refuses"
-    *leaving, staying = all_keys(limiter, 3)
-    await asyncio.sleep(10.0)
-    await cancel(*leaving)
-    await asyncio.sleep(10.0)
-    server.mode, back = "up", now()
-    assert await staying < back + 1.0
-
-
-async def test_outage_ends_the_refunds_of_the_one_before() -> None:
-    server, limiter = process("local", "2/10s", local_share=0.5)
-    await fall(limiter, server)
-    await visit(limiter)
-    await back(server)
-    assert server.recorded == [1]
-    await fall(limiter, server)
-    await back(server)
-    await limiter.peek()
-    await asyncio.sleep(1.0)
-    began = now()
-    await asyncio.sleep(60.0)
-    assert server.methods(began) == []
-
-
-async def test_key_that_fails_by_itself_does_not_hold_up_the_others() -> None:
-    class Picky(Client):
-        async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-            if arguments[0] == "broken":
-                raise StoreUnavailable("its record")
-            return await super().ask(method, *arguments, **options)
-
-    client = Picky(server := Server())
-    broken, sound = (limiter_of(client, key, "closed") for key in ("broken", "sound"))
-    server.mode = "refuses"
-    waiting, served = visits(broken, 1)[0], visits(sound, 1)[0]
-    await asyncio.sleep(10.0)
-    server.mode = "up"
-    async with asyncio.timeout(2.0):
-        await served
-    await cancel(waiting)
 
 
 async def test_closed_limiter_without_waiters_makes_no_calls() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import FixedWindow, KeyedRateLimiter, LeakyBucket, RateLimiter
+from aiothrottle import LeakyBucket, RateLimiter
 from aiothrottle.algorithms import (
     Algorithm,
-    SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
     amounts,
@@ -20,7 +19,6 @@ from tests.outages.processes import OUTAGES, Workers, back, fall, limiter_on, pr
 from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
 from tests.support.virtually import visit
-from tests.support.watching import rest
 
 
 @pytest.mark.parametrize("mode", OUTAGES)
@@ -42,43 +40,6 @@ async def test_local_shares_the_limit_without_bursts(mode: str, rate: str | list
     else:
         assert greatest_count(workers.granted_at, 4.98) <= 60
         assert workers.count(10.0, 20.0) >= 0.9 * 120 - 60
-
-
-@pytest.mark.parametrize(
-    ("mode", "algorithm"),
-    [
-        ("refuses", SlidingWindowLog),
-        ("stalls", FixedWindow),
-        ("drops", SlidingWindowCounter),
-        ("stalls", TokenBucket),
-    ],
-)
-async def test_each_process_uses_exactly_its_given_share(mode: str, algorithm: Any) -> None:
-    server = Server()
-    server.latency = 0.002
-    options: dict[str, Any] = {"guard": 0.0, "algorithm": algorithm}
-    groups = {
-        share: Workers(limiter_on(server, "local", local_share=share, **options), tasks=12)
-        for share in (0.25, 0.5)
-    }
-    await asyncio.sleep(2.5)
-    server.mode = mode
-    await asyncio.sleep(22.5)
-    for share, workers in groups.items():
-        # In the first seconds of the outage the tokens of the others count as well.
-        assert workers.count(6.5, 24.5) == 18 * 20 * share
-    await back(server, 8.0)
-    assert sum(workers.count(28.0, 33.0) for workers in groups.values()) >= 0.9 * 5 * 20
-
-
-async def test_given_share_is_that_of_each_key() -> None:
-    server = Server()
-    server.mode = "refuses"
-    limiter = KeyedRateLimiter(
-        "100/min", store=Client(server), key="k", on_store_error="local", local_share=0.25
-    )
-    for key in ("a", "b"):
-        assert [bool(await limiter.try_acquire(key)) for _ in range(30)].count(True) == 25
 
 
 @pytest.mark.parametrize(("rate", "cost"), [(["2/s", "20/h"], 2), ({"x": "2/s,20/h"}, {"x": 2})])
@@ -184,13 +145,3 @@ async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     server.mode = "refuses"
     assert [bool(await limiter.try_acquire(cost)) for cost in (0, 1, 1)] == [True, True, False]
     assert await visit(limiter) == pytest.approx(10_002, rel=0.5)
-
-
-async def test_refund_while_the_store_answers_spends_no_share() -> None:
-    server, limiter = process("local", "10/min", local_share=1.0, guard=0.0)
-    permit = await limiter.acquire(5)
-    permit.settle(2)
-    await rest()
-    assert "refund" in server.methods()
-    await fall(limiter, server)
-    assert (await limiter.peek()).remaining == 5.0

@@ -38,19 +38,6 @@ async def test_closed_limiter_gives_up_what_it_cannot_return() -> None:
     assert len(link.claims) == calls
 
 
-async def test_open_slots_count_when_the_store_returns() -> None:
-    link = Link(Shared())
-    limiter = share(link, on_store_error="open")
-    other = share(Link(link.shared), on_store_error="open")
-    link.error = UNREACHABLE
-    assert await inside(limiter, 100) == 100
-    link.error = None
-    await asyncio.sleep(2.0)
-    assert link.free(3) == 3 - 100
-    assert await inside(other, 1) == 0
-    assert not await limiter.try_acquire()
-
-
 @pytest.mark.parametrize(
     ("limit", "per_process", "given", "slots"),
     [
@@ -89,18 +76,6 @@ async def test_short_lease_is_claimed_again_within_it() -> None:
     link.error = None
     await asyncio.sleep(0.11)
     assert came[-1].done()
-
-
-async def test_tries_while_the_first_call_hangs_get_its_outcome() -> None:
-    link = Link(Shared())
-    link.latency, link.error = 0.2, UNREACHABLE
-    limiter = share(link, on_store_error="closed")
-    trying = asyncio.create_task(limiter.try_acquire())
-    await asyncio.sleep(0.05)
-    peeking = asyncio.create_task(limiter.peek())
-    assert not await trying
-    assert not await peeking
-    assert now() < 0.3
 
 
 @pytest.mark.parametrize("rate", [None, "100/s"])
@@ -184,21 +159,6 @@ async def test_held_slot_is_renewed_when_the_store_returns(mode: str) -> None:
     permit.release()
     await waiter
     assert now() < 127
-
-
-async def test_failed_release_is_retried_with_few_calls() -> None:
-    link = Link(Shared())
-    limiter = share(link, limit=10, lease=30.0)
-    permits = [await limiter.acquire() for _ in range(10)]
-    link.error = UNREACHABLE
-    asked = len(link.claims)
-    for permit in permits:
-        permit.release()
-        await turns()
-    assert len(link.claims) == asked + 1
-    link.error = None
-    await asyncio.sleep(1)
-    assert link.shared.is_empty
 
 
 async def test_release_is_not_retried_after_the_lease() -> None:
