@@ -262,25 +262,6 @@ def test_post_is_retried_if_throttled_or_asked(fetch: Command, serve: Serve) -> 
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
-def test_bodies_are_files_of_the_index(tmp_path: Path, command: Command, serve: Serve) -> None:
-    folder = tmp_path / "new" / "pages"
-    folder.mkdir(parents=True)
-    (folder / ".part-3").write_bytes(b"half")  # of a run that was killed
-    (folder / "mine").write_bytes(b"mine")
-    long = bytes(range(256)) * 1000
-    page = always(body=b"<p>", Content_Type="text/html")
-    urls = urls_of(serve(by_path({"": page, "data": always(body=long)})), ["", "data", "data"])
-    assert command("fetch", *urls, "--output-dir", folder).status == 0
-    index = records_of(folder / "index.jsonl")
-    files = {record["file"] for record in index}
-    assert len(files) == 3, "nothing is overwritten"
-    assert {path.name for path in folder.iterdir()} == {*files, "index.jsonl", "mine"}
-    for record in index:
-        assert "body" not in record
-        body = b"<p>" if record["url"] == urls[0] else long
-        assert (folder / record["file"]).read_bytes() == body
-
-
 def test_incomplete_body_leaves_no_file(tmp_path: Path, command: Command, serve: Serve) -> None:
     folder = tmp_path / "pages"
     run = ["fetch", "--output-dir", folder, "--resume", "--retry", "1"]

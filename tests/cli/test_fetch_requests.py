@@ -60,18 +60,24 @@ def test_record_has_the_id_or_else_the_line(jobs: Jobs, fetch: Command, serve: S
     assert (second["line"], "id" in second) == (3, False)
 
 
-def test_bodies_of_one_url_are_files_of_their_own(
+def test_bodies_are_files_of_the_index(
     tmp_path: Path, jobs: Jobs, command: Command, serve: Serve
 ) -> None:
     async def echo(request: web.Request) -> web.Response:
         return web.Response(text=await request.text())
 
     folder, url = tmp_path / "answers", str(serve(echo).url)
-    listed = jobs(*({"url": url, "id": n, "json": n} for n in range(9)))
+    folder.mkdir()
+    (folder / ".part-3").write_bytes(b"half")  # of a run that was killed
+    (folder / "mine").write_bytes(b"mine")
+    bodies = {n: f"{n}" * 50_000 for n in range(9)}
+    listed = jobs(*({"url": url, "id": n, "data": body} for n, body in bodies.items()))
     assert command("fetch", "--requests", listed, "--output-dir", folder).status == 0
     index = records_of(folder / "index.jsonl")
     found = {record["id"]: folder / record["file"] for record in index}
-    assert {own: path.read_text() for own, path in found.items()} == {n: str(n) for n in range(9)}
+    assert {own: path.read_text() for own, path in found.items()} == bodies
+    assert {*folder.iterdir()} == {*found.values(), folder / "index.jsonl", folder / "mine"}
+    assert not any("body" in record for record in index)
     # Not host-2.txt, host-3.txt and so on, each found by looking for all before it.
     assert len({path.stem.split("-")[1] for path in found.values()}) == 9
 
