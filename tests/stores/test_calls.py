@@ -111,23 +111,6 @@ async def test_preparation_is_done_once_and_retried_if_it_failed() -> None:
 # ---- timeouts ------------------------------------------------------------------------------------
 
 
-async def test_timeout_counts_no_queue_and_outlasts_late_turns() -> None:
-    server = await Server(limit=1, batch=1).ready()
-    server.latency = 0.9
-    begin = now()
-    assert await asyncio.gather(*server.ask(*range(20))) == list(range(20))
-    assert now() - begin == pytest.approx(18.0)
-    server = await Server().ready()
-    server.latency = 60.0
-    begin = now()
-    (asking,) = server.ask("a")
-    while not asking.done():
-        await asyncio.sleep(0.001)
-        stand_still(0.3)
-    assert await outcomes([asking]) != ["a"]
-    assert now() - begin < 16 * 0.302 + 0.3
-
-
 # At once where the server is silent; after two in a row where each takes long to fail.
 @pytest.mark.parametrize(
     ("limit", "latency", "error", "reason", "seconds"),

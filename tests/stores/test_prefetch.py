@@ -8,7 +8,6 @@ import asyncio
 import pytest
 
 from aiothrottle import RateLimiter, StoreUnavailable
-from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
 
@@ -97,20 +96,6 @@ async def test_try_acquire_uses_prefetched_tokens() -> None:
     assert (await limiter.peek()).retry_after == 3600
 
 
-async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
-    store = Watched(latency=0.002)
-    limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
-    granted_at: list[float] = []
-
-    async def come(limiter: RateLimiter, every: float) -> None:
-        while now() < 5:
-            granted_at.append(await visit(limiter))
-            await asyncio.sleep(every)
-
-    await asyncio.gather(*(come(limiter, every / 1000) for limiter in limiters for every in (3, 7)))
-    assert 180 < greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
-
-
 def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     store, limiter = watched("100/h", prefetch="50/100s")
 
@@ -148,26 +133,6 @@ async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
         await visit(limiter)
         await turns(3)
     assert sizes(store)[3:] == [1] * 5
-
-
-async def test_heavy_request_pause_and_slots_refund_the_prefetched_tokens() -> None:
-    store, limiter = watched(RATE)
-    await hurry(limiter, 2)
-    await visit(limiter, 5)
-    await has_spent(store, 7)
-    await hurry(limiter, 6)
-    limiter.pause(0.5)
-    assert await visit(limiter) == pytest.approx(0.5, abs=0.03)
-    await has_spent(store, 14)
-    store, limiter = watched(RATE, concurrency_limit=1)
-    await hurry(limiter, 5)
-    async with limiter.throttle():
-        (waiting,) = visits(limiter, 1)
-        await turns()
-        assert not waiting.done()
-        assert await store.remaining(RATE) == 994, "prefetched tokens hold no slots"
-    await waiting
-    await has_spent(store, 7)
 
 
 async def test_store_error_and_closing_end_the_prefetch() -> None:

@@ -13,7 +13,7 @@ from aiothrottle.errors import CostTooHigh, LimiterClosed, StoreUnavailable, Thr
 from aiothrottle.stores import MemoryStore, Store
 from aiothrottle.testing import greatest_count
 from tests.support.virtually import now, turns, visit, visits
-from tests.support.watching import Watched, cancel, others, rest, stand_still, sweep, watched
+from tests.support.watching import Watched, cancel, others, rest, sweep, watched
 
 Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
 
@@ -58,26 +58,6 @@ async def test_heavy_head_is_not_starved_by_small_reservations() -> None:
 # ---- cancellation ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("latency", [0.0, 0.004])
-async def test_cancellation_at_any_turn_loses_and_mints_no_token(latency: float) -> None:
-    """The first of two waiters is cancelled: the other one takes over what it had."""
-    outcomes = set[bool]()
-    for step in range(24):
-        store, begin = Watched(latency=latency), now()
-        limiter = RateLimiter("2/h", concurrency_limit=1, store=store, key="k")
-        first, second = visits(limiter, 2)
-        await turns(step)
-        if latency:
-            await asyncio.sleep(latency * step / 20)
-        await cancel(first)
-        assert await second - begin <= 0.01, step
-        await rest()
-        assert await store.remaining("2/h") == int(first.cancelled()), step
-        assert limiter.statistics().in_flight == 0, step
-        outcomes.add(first.cancelled())
-    assert outcomes == {True, False}
-
-
 @pytest.mark.parametrize("method", ["acquire", "try_acquire"])
 async def test_answer_without_a_caller_is_refunded(method: str) -> None:
     store = Watched()
@@ -101,30 +81,6 @@ async def test_answer_without_a_caller_is_refunded(method: str) -> None:
     gc.collect()
     await asyncio.sleep(2)
     assert await store.remaining("2/h") == 2
-
-
-async def test_reservation_that_cannot_be_used_in_its_time_is_refunded() -> None:
-    store, limiter = watched("1/s")
-    await visit(limiter)
-    (waiting,) = visits(limiter, 1)
-    await turns()
-    stand_still(1.5)
-    assert await waiting == 1.5
-    assert store.refunds == [(1.0, 1)]
-    assert store.instants == [0.0, 1.0, 1.5]
-    (waiting,) = visits(limiter, 1)
-    await turns()
-    limiter.pause(5)
-    await turns(30)
-    assert store.refunds[1:] == [(2.5, 1)]
-    assert await waiting == 6.5
-    await asyncio.sleep(5)
-    store.may_answer.clear()
-    (waiting,) = visits(limiter, 1)
-    await turns()
-    limiter.pause(5)  # the call is under way
-    store.may_answer.set()
-    assert await waiting == 16.5
 
 
 @pytest.mark.parametrize("others_come", [False, True])

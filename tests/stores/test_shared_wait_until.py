@@ -108,19 +108,6 @@ async def test_reservation_that_fits_nobody_is_replaced() -> None:
     assert granted_at[1] >= granted_at[0] + 1
 
 
-async def test_priority_decides_the_order_not_the_rejections() -> None:
-    _, limiter = begin()
-    tasks = visits(limiter, 6)
-    await asyncio.sleep(0.5)
-    urgent = visits(limiter, 1, priority=9)
-    assert await outcomes(urgent) == ["5.5"]
-    assert await outcomes(tasks) == TABLE[:6]
-    tasks = visits(limiter, 3)
-    await turns()
-    urgent = visits(limiter, 1, priority=9)
-    assert await outcomes([*urgent, *tasks]) == [7, 8, 9, 10]
-
-
 async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     store, limiter = begin()
     tasks = visits(limiter, 6)
@@ -133,23 +120,6 @@ async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     assert await outcomes(tasks[:5]) == [0, 2, 3, 4, 5]
     assert limiter.statistics().rejected == 0
     assert await tasks[5] >= 6  # whose reservation that was, and which is no longer rejected
-
-
-async def test_arrival_in_a_pause_is_decided_after_it_or_rejected_at_once() -> None:
-    store, limiter = begin()
-    limiter.pause(2)
-    tasks = visits(limiter, 8)
-    await asyncio.sleep(1)
-    assert not store.calls
-    assert await outcomes(tasks) == [2, 3, 4, 5, 6, 7, "6", "7"]
-    _, limiter = begin()
-    limiter.pause(8)  # more than the maximum wait
-    assert await outcomes(visits(limiter, 9)) == ["8"] * 9
-    assert now() == 7
-    await rest()
-    assert (await limiter.peek()).reset_after == pytest.approx(9, abs=0.01)
-    await asyncio.sleep(4)
-    assert await visit(limiter) == 7 + 9
 
 
 async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
