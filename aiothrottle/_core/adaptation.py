@@ -247,7 +247,7 @@ class Adaptation:
             return 0.0
         # If others wait for a trial, it has to be made again.
         alone = reason != "failures" and not self.pause.awaits_trial
-        if alone and feedback.waits_alone(sent_at):
+        if alone and feedback.waits_alone():
             return 0.0
         if self.pause.began_at < sent_at:
             left = self.pause_for(feedback.pause(seconds, rule), reason)

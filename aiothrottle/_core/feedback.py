@@ -343,12 +343,12 @@ class Feedback:
             changes += self.guard.throttled(now, sent_at, used, pause, sent)
         return changes
 
-    def waits_alone(self, sent_at: float) -> bool:
+    def waits_alone(self) -> bool:
         """Record a 429; return whether only its request waits, as 429s come by chance."""
         if self.evidence is None or self.rate is not None:
             return False
         is_chance = self.guard is not None and self.guard.burst.sees_chance
-        return self.evidence.waits_alone(sent_at, is_chance=is_chance)
+        return self.evidence.waits_alone(is_chance=is_chance)
 
     def share(self, now: float, of_all: float) -> tuple[Change, ...]:
         """Begin to learn a rate, if other clients use the server's quota. Returns the changes.

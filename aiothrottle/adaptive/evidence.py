@@ -18,7 +18,7 @@ a sign there is no rate. With one, the search closes in on the limit: from event
 more tokens. If it often gets fewer, it was chance after all. An event that follows soon on another
 one says nothing about that: a full window throttles several times. But if less is admitted in a
 second as the rate falls, that is chance: a limit would admit as much as before. Once several events
-in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a tenth
+in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a fifth
 of the requests is throttled, there is a limit after all.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
@@ -156,9 +156,10 @@ _TRIALS = 2
 _SAME, _IN_A_ROW = 0.8, 3
 # So many events in a row are chance if each has throttled that part of the requests in flight, or
 # one, after other numbers of tokens. With fewer in flight an event counts half.
-_BY_CHANCE, _FEW, _IN_FLIGHT = 3.0, 1 / 4, 4
-# From then on that part of the tokens may be throttled; so many more 429s are a limit after all.
-_CHANCE, _TOO_MANY = 0.1, 5.0
+_BY_CHANCE, _FEW, _IN_FLIGHT = 4.0, 1 / 4, 4
+# From then on so many 429s for each admitted token, a fifth of the requests, may be chance; so many
+# more are a limit after all. With fewer, one in ten by chance would look like a limit too soon.
+_CHANCE, _TOO_MANY = 0.25, 10.0
 # Events after so many tokens tell a limit from chance: each with fewer tokens than the one before
 # counts, and of those before that part. Nearly three in a row are enough; one more, each time that
 # there were signs of a limit again.
@@ -244,17 +245,14 @@ class Evidence:
         """Whether the limit is near: the server has admitted no more than before the last event."""
         return self.has_sign and self.admitted <= self.before
 
-    def waits_alone(self, sent_at: float, *, is_chance: bool) -> bool:
+    def waits_alone(self, *, is_chance: bool) -> bool:
         """Record a 429, while there is no rate; return whether it is no reason for a pause.
 
         Args:
-            sent_at: When its request was sent.
             is_chance: Whether smaller bursts have made 429s no rarer.
         """
         if not self.is_by_chance and (not is_chance or self.mistakes):
             return False
-        if sent_at > self.since:
-            self.excess = max(0.0, self.excess - _CHANCE * self.admitted)
         self.excess += 1.0
         if self.excess <= _TOO_MANY:
             return True
@@ -273,6 +271,8 @@ class Evidence:
         """
         if sent_at > self.closed_at:  # maybe before the last 429, which arrived sooner
             self.admitted += cost
+        if self.excess:
+            self.excess = max(0.0, self.excess - _CHANCE * cost)
         if sent_at > self.since:
             self.slots.succeeded(sent_at)
 

@@ -26,6 +26,29 @@ def test_429s_by_chance_cost_little_more_than_their_tokens(rate: int) -> None:
     assert sum(found) / len(found) >= 0.96
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_one_in_ten_429s_by_chance_costs_a_known_rate_little_more(seed: int) -> None:
+    limiter = RateLimiter("10/s", concurrency_limit=8)
+    record = run(at_random(0.1, seed), 180.0, seed=seed, limiter=limiter, retry_after=1)
+    assert record.used(60.0, 180.0, 10.0) >= 0.75
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_one_in_twenty_429s_by_chance_cost_little_without_a_rate(seed: int) -> None:
+    """Of many requests in flight, several may be throttled before the next answer."""
+    limiter = RateLimiter(concurrency_limit=8)
+    record = run(at_random(0.05, seed), 90.0, seed=seed, limiter=limiter, retry_after=1, takes=0.1)
+    assert record.used(45.0, 90.0, 66.0) >= 0.85
+
+
+@pytest.mark.parametrize("seed", [4, 8])
+def test_limit_just_below_what_the_slots_allow_is_not_taken_for_chance(seed: int) -> None:
+    """It throttles few of the requests in flight, as chance does."""
+    limiter = RateLimiter(concurrency_limit=8)
+    record = run(nginx(50, 5), 60.0, seed=seed, limiter=limiter, retry_after=1, takes=0.1)
+    assert record.part_throttled(30.0, 60.0) <= 0.01
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_429s_by_chance_cost_little_without_a_rate_and_hide_no_limit(seed: int) -> None:
     def admits(now: float) -> bool:

@@ -367,13 +367,13 @@ def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
 
 def test_chance_that_was_a_limit_after_all_is_doubted() -> None:
     evidence, at = evidence_of_a_rate(), 0.0
-    for needed in (4, 6, 9):  # events; the very first one tells nothing
-        for number in range(needed):
-            assert not evidence.waits_alone(at, is_chance=needed > 4)
-            event(evidence, at, throttled=1, admitted=10 + 30 * (number % 2))
+    for needed in (5, 8, 12):  # events; the very first one tells nothing
+        for _ in range(needed):
+            assert not evidence.waits_alone(is_chance=needed > 5)
+            event(evidence, at, throttled=1, admitted=10 + 30 * (at % 4.0 == 0.0))
             at += 2.0
-        alone = [evidence.waits_alone(evidence.since, is_chance=False) for _ in range(6)]
-        assert alone == [True] * 5 + [False]
+        alone = [evidence.waits_alone(is_chance=False) for _ in range(11)]
+        assert alone == [True] * 10 + [False]
 
 
 def test_old_event_tells_nothing() -> None:
