@@ -179,23 +179,6 @@ async def test_limiters_with_different_clocks_find_the_store_back(choice: OnStor
     assert plain.statistics().store_up is True
 
 
-@pytest.mark.parametrize("choice", CHOICES[1:])
-async def test_call_of_a_closed_limiter_is_taken_to_the_store(choice: OnStoreError) -> None:
-    server, limiter = process(choice)
-    await visit(limiter)
-    server.mode = "refuses"
-    (waiting,) = visits(limiter, 1)
-    await asyncio.sleep(1.0)
-    await limiter.aclose()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await limiter.record(3.0)
-    assert limiter.statistics().store_up is False
-    server.mode = "up"
-    await asyncio.sleep(10.0)
-    assert limiter.statistics().store_up is True
-    assert server.recorded == [3.0]
-
-
 # ---- many keys: calls and timers are counted, as processor time depends on the machine -----------
 
 KEYS = 200

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import LeakyBucket, RateLimiter
+from aiothrottle import RateLimiter
 from aiothrottle.algorithms import (
-    Algorithm,
-    SlidingWindowLog,
-    TokenBucket,
     amounts,
 )
 from aiothrottle.stores.health import Health, ProcessCount, ProcessCounter
@@ -113,27 +110,6 @@ async def test_limiters_with_different_clocks_count_one_process() -> None:
     Workers(plain, alone, tasks=1)
     await asyncio.sleep(60.0)
     assert Health.of(other, "c", None).counter.processes == 2
-
-
-# The limit, the share, and how many requests it grants a second, on an average: in a window a share
-# is a whole number of tokens.
-AVERAGES: list[tuple[Algorithm[Any], float, float]] = [
-    (SlidingWindowLog("10/s"), 1 / 3, 3),
-    (SlidingWindowLog("10/s"), 1 / 8, 1),
-    (SlidingWindowLog("3/s"), 1 / 8, 1 / 3),
-    (TokenBucket("3/s"), 1 / 8, 3 / 8),
-    (LeakyBucket("3/s"), 1 / 8, 3 / 8),
-]
-
-
-@pytest.mark.parametrize(("algorithm", "share", "average"), AVERAGES, ids=repr)
-async def test_shares_add_up(algorithm: Algorithm[Any], share: float, average: float) -> None:
-    server, limiter = process("local", None, algorithm=algorithm, local_share=share, guard=0.0)
-    server.mode = "refuses"
-    await limiter.peek()
-    workers = Workers(limiter, tasks=1)
-    await asyncio.sleep(80.0)
-    assert average * 80 - 1 <= len(workers.granted_at) <= average * 80 + 1 + 10 * share
 
 
 async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
