@@ -84,10 +84,6 @@ def test_capacity_is_the_greatest_cost_admitted(algorithm: Algorithm[Any], capac
     assert algorithm.capacity == capacity
 
 
-def test_unlimited_has_all_tokens_and_nothing_to_reset() -> None:
-    assert (Unlimited().remaining(None, 0.0), Unlimited().reset_after(None, 0.0)) == (math.inf, 0.0)
-
-
 def test_log_grows_by_an_eighth_of_the_limit_at_most() -> None:
     window = SlidingWindowLog("100/s")
     state = window.start()

@@ -17,7 +17,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
+from aiothrottle.algorithms import Algorithm, AllOf
 from tests.algorithms.asking import inherit, used
 from tests.support.asking import admit
 
@@ -78,21 +78,6 @@ def test_stretched_window_expires_one_section_late_at_most() -> None:
 
 
 # ---- several limits ------------------------------------------------------------------------------
-
-
-def test_all_of_has_used_its_tightest_part() -> None:
-    algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
-    state = algorithm.start()
-    algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
-    assert used(algorithm, state, 0.0) == 2
-    new = LeakyBucket("10/s")
-    assert new.delay(inherit(new, algorithm, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
-    several = AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("12/min"))
-    state = several.start()
-    several.take(state, 0.0, 13)
-    assert several.used(state, 0.0) == 13
-    assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and a debt of one
-    assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
 
 
 def test_same_limits_continue_as_if_nothing_had_changed() -> None:

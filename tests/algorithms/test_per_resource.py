@@ -104,13 +104,3 @@ def test_rejected_cost_counts_where_rejections_do() -> None:
     algorithm.take(state, 0.0, cost)
     assert algorithm.max_wait < algorithm.delay(state, 0.0, cost) == 1.0
     assert algorithm.cost_of_reject(state, 0.0, cost, 0.0) == 1.0
-
-
-def test_request_waits_behind_the_resources_of_others() -> None:
-    algorithm = PerResource(("tokens", TokenBucket("10/s")))
-    state = algorithm.start()
-    algorithm.take(state, 0.0, amounts({"tokens": 10}))
-    assert algorithm.delay(state, 0.0, 1.0) == 0.0
-    assert algorithm.delay_behind(state, 0.0, 1.0, amounts({"tokens": 5})) == 0.5
-    assert algorithm.delay_behind(state, 0.0, 0.0, amounts({"tokens": 5})) == 0.0
-    assert algorithm.delay_behind(state, 0.0, 1.0, amounts({"tokens": 25})) == 2.5

@@ -1,5 +1,6 @@
 """An algorithm is any class with six members; optional protocols are looked up once per class."""
 
+import asyncio
 import math
 from dataclasses import dataclass
 from typing import Any, cast
@@ -71,15 +72,17 @@ class OneAtATime:
 async def test_six_members_run_a_limiter_alone_and_beside_others() -> None:
     limiter = RateLimiter(algorithm=OneAtATime())
     assert [await visit(limiter) for _ in range(3)] == [0.0, 1.0, 2.0]
+    queued = (visit(limiter, cost) for cost in (1, 0.5, 1))
+    assert await asyncio.gather(*queued) == [3.0, 4.0, 5.0]
     with pytest.raises(CostTooHigh):
         await limiter.acquire(2)
     permit = await limiter.acquire()
     permit.settle(0.0)  # nothing is refunded
     assert (await limiter.peek()).retry_after == 1.0
     both = RateLimiter(algorithm=AllOf(OneAtATime(), SlidingWindowLog("2/min")))
-    assert [await visit(both) for _ in range(3)] == [3.0, 4.0, 63.0]
+    assert [await visit(both) for _ in range(3)] == [6.0, 7.0, 66.0]
     shared = RateLimiter(algorithm=OneAtATime(), store=MemoryStore(), key="k")
-    assert [await visit(shared) for _ in range(3)] == pytest.approx([63.0, 64.0, 65.0], abs=0.01)
+    assert [await visit(shared) for _ in range(3)] == pytest.approx([66.0, 67.0, 68.0], abs=0.01)
 
 
 class WithoutTake:

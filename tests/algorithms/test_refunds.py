@@ -74,17 +74,6 @@ def test_refund_leaves_what_was_not_refunded(
         assert answers(state, later) == pytest.approx(answers(expected, later))
 
 
-def test_window_is_cleared_when_the_entries_before_a_refund_have_left() -> None:
-    window = SlidingWindowLog("2/s")
-    state = window.start()
-    window.take(state, 0.0, 1)
-    window.take(state, 0.5, 1)
-    window.refund(state, 0.6, 1, 0.5)
-    window.take(state, 1.2, 2)
-    assert list(state.log) == [1.2]
-    assert window.remaining(state, 1.2) == 0
-
-
 # ---- a level, replayed ---------------------------------------------------------------------------
 
 
@@ -253,14 +242,3 @@ async def test_new_rate_keeps_refundable_levels() -> None:
     slow.settle(0)
     await turns()
     assert (await limiter.peek()).remaining == pytest.approx(100 - 50 + 10 + 20)
-
-
-def test_debt_cut_by_smaller_bucket_is_not_refunded() -> None:
-    large, small = TokenBucket("10/s", burst=100), TokenBucket("10/s", burst=20)
-    state = large.start()
-    for now in (0.0, 1.0):
-        large.take(state, now, 40)
-    inherited = small.inherit(large, state, 1.0)
-    assert small.used(inherited, 1.0) == 20
-    small.refund(inherited, 1.0, 40, 0.0)
-    assert small.used(inherited, 1.0) == 20

@@ -25,14 +25,6 @@ def reported(
     return state
 
 
-def test_before_the_first_report_everything_is_admitted() -> None:
-    algorithm = ServerQuota()
-    state = algorithm.start()
-    assert all(admit(algorithm, state, 0.0, 1000) for _ in range(1000))
-    assert algorithm.remaining(state, 0.0) == math.inf
-    assert algorithm.reset_after(state, 0.0) == 0.0
-
-
 def test_remaining_is_admitted_then_nothing_until_reset() -> None:
     algorithm = ServerQuota()
     state = reported(algorithm, 100.0, 3, 30.0)
@@ -43,54 +35,6 @@ def test_remaining_is_admitted_then_nothing_until_reset() -> None:
     assert algorithm.remaining(state, 110.0) == 0
     assert admit(algorithm, state, 130.0, 1)
     assert algorithm.remaining(state, 130.0) == math.inf
-
-
-def test_lowest_report_of_a_window_counts() -> None:
-    algorithm = ServerQuota()
-    state = reported(algorithm, 0.0, 10, 30.0)
-    algorithm.update(state, 1.0, 12, 29.4, 1.0)  # overtaken by another response, and rounded
-    assert (state.remaining, state.resets_at) == (10, 30.4)
-    algorithm.update(state, 2.0, 7, 28.0, 2.0)
-    assert (state.remaining, state.resets_at) == (7, 30.4)
-    algorithm.update(state, 20.0, 50, 40.0, 20.0)
-    assert (state.remaining, state.resets_at) == (50, 60.0)
-    algorithm.update(state, 61.0, 99, 30.0, 61.0)  # the previous window is over
-    assert (state.remaining, state.resets_at) == (99, 91.0)
-
-
-def test_request_counted_twice_is_corrected_at_the_end() -> None:
-    algorithm = ServerQuota()
-    state = algorithm.start()
-    for timestamp in (1.0, 2.0, 3.0):
-        algorithm.take(state, timestamp, 1)
-    algorithm.update(state, 4.0, 7, 30.0, 1.0)  # all three are counted in it; two were sent since
-    assert algorithm.remaining(state, 4.0) == 5
-    algorithm.update(state, 4.1, 8, 29.9, 3.0)  # overtaken
-    assert algorithm.remaining(state, 4.1) == 5
-    algorithm.update(state, 4.2, 9, 29.8, 2.0)
-    assert algorithm.remaining(state, 4.2) == 7
-
-
-def test_quota_that_does_not_bind_is_only_known() -> None:
-    algorithm = ServerQuota()
-    state = algorithm.start()
-    algorithm.update(state, 0.0, 1, 30.0, 0.0, binds=False)
-    assert admit(algorithm, state, 1.0, 5)
-    assert (algorithm.remaining(state, 1.0), algorithm.reported(state, 1.0)) == (math.inf, 0)
-    algorithm.update(state, 2.0, 9, 28.0, 0.0)  # the first that binds, of an older request
-    assert algorithm.remaining(state, 2.0) == 4
-    algorithm.update(state, 3.0, 8, 27.5, 3.0, binds=False)
-    assert algorithm.delay(state, 3.0, 100) == 0.0
-
-
-def test_evenly_spaced_quota_lasts_until_the_reset() -> None:
-    algorithm = ServerQuota(evenly=True)
-    state = reported(algorithm, 0.0, 10, 100.0)
-    now, timestamps = 0.0, list[float]()
-    while (now := now + algorithm.delay(state, now, 1)) < 100.0:
-        assert admit(algorithm, state, now, 1)
-        timestamps.append(now)
-    assert timestamps == pytest.approx([10.0 * place for place in range(10)])
 
 
 def test_quota_ignores_refunds_and_other_algorithms() -> None:
@@ -127,13 +71,6 @@ def test_any_report_leaves_a_finite_exact_wait(
             assert 0.0 <= delay <= 2e6
             now += delay
         assert admit(algorithm, state, now, cost)
-
-
-def test_fraction_is_spaced_like_a_whole_token() -> None:
-    algorithm = ServerQuota(evenly=True)
-    state = reported(algorithm, 0.0, 0.5, 30.0)
-    algorithm.take(state, 0.0, 0.25)
-    assert algorithm.delay(state, 10.0, 0.25) == 0.0
 
 
 def test_no_more_than_the_limit_is_admitted_after_a_reset() -> None:
@@ -200,15 +137,6 @@ def test_refill_ends_at_the_limit() -> None:
     assert algorithm.remaining(state, 109.0) == 59
     assert algorithm.delay(state, 100.0, 100) == 10  # more than there ever is
     assert algorithm.delay(state, 110.0, 100) == 0
-
-
-def test_refill_since_the_request_covers_what_was_sent() -> None:
-    algorithm, state = ServerQuota(), refilled(40)
-    algorithm.take(state, 103.0, 3)
-    algorithm.take(state, 108.0, 4)
-    # Of the 7 since, the server counted 3 at least, or has gained 7 by now.
-    algorithm.update(state, 110.0, 20, 40.0, sent_at=101.0, refill=1.0)
-    assert algorithm.remaining(state, 110.0) == 18
 
 
 def test_report_of_an_earlier_request_is_overtaken() -> None:
@@ -318,13 +246,6 @@ def test_clock_that_stands_still_shows_nothing() -> None:
     assert known.observe(left, 9.5, 9.5, taken=1.0) == refill > 0.0
 
 
-def test_requests_in_flight_together_show_nothing() -> None:
-    known = Witness(limit=5)
-    for at, remaining in ((0.0, 2), (0.005, 1), (0.006, 0)):
-        known.observe(ReportedQuota(remaining, 0, limit=5), at + 0.01, at, taken=1.0)
-    assert known.refill == 0.0
-
-
 @pytest.mark.parametrize(("left", "rate"), [(12.0, 0.0), (11.0, 20 / 1.5)])
 def test_other_clients_show_by_what_is_missing(left: float, rate: float) -> None:
     algorithm = ServerQuota()
@@ -338,18 +259,6 @@ def test_other_clients_show_by_what_is_missing(left: float, rate: float) -> None
     # Two were in flight at the first report, one of them sent later, and three were sent since.
     assert state.witness.rate_of_all(60.5) == rate
     assert state.witness.rate_of_all(60.7) == 0.0, "long ago"
-
-
-def test_report_that_another_one_overtook_is_no_measure() -> None:
-    algorithm = ServerQuota()
-    state = algorithm.start()
-    for at in (0.0, 0.1, 0.2):
-        algorithm.take(state, at, 1)
-    report(algorithm, state, 17.0, now=0.3, sent_at=0.1)
-    report(algorithm, state, 19.0, now=0.4, sent_at=0.0)
-    report(algorithm, state, 16.0, now=0.5, sent_at=0.2)
-    assert state.witness.since == 0.1
-    assert state.witness.rate_of_all(0.5) == 0.0
 
 
 @pytest.mark.parametrize(("reset_after", "rate"), [(4.0, 5.0), (4.1, 0.0), (0.0, 0.0)])

@@ -13,7 +13,6 @@ from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import Unchecked, observed, queued, send, starts, throttle_one, together
-from tests.limiter.test_queue import Bare
 from tests.support.virtually import counts, now, visit, visits
 
 
@@ -24,18 +23,6 @@ def limits_of(limiter: RateLimiter) -> tuple[float | None, int | None]:
 
 async def send_many(limiter: RateLimiter, count: int) -> None:
     await asyncio.gather(*(send(limiter) for _ in range(count)))
-
-
-async def test_adaptive_rate_sets_the_pace_and_is_reported() -> None:
-    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
-    assert limits_of(limiter) == (10, None)
-    assert "at 10/s" in repr(limiter)
-    # Nothing is reported, so nothing changes.
-    assert await starts(limiter, 6) == pytest.approx([i / 10 for i in range(6)], abs=0.01)
-    await throttle_one(limiter, 1.0)
-    assert limits_of(limiter) == (5, None)
-    slow, begun_at = RateLimiter(AdaptiveRate(0.5, 0.1, 0.9)), now()
-    assert await starts(slow, 2) == pytest.approx([begun_at, begun_at + 2], abs=0.01)
 
 
 async def test_adaptive_rate_grows_while_requests_wait() -> None:
@@ -50,19 +37,6 @@ async def test_adaptive_rate_grows_while_requests_wait() -> None:
         await throttle_one(limiter, 1.0)  # the others learn from it, without a pause
         assert 48 < (adaptive.statistics().rate_limit or 0) < 56
         assert (adaptive.statistics().paused_for > 0) is (levels == 0)
-
-
-async def test_each_key_keeps_its_limits_for_a_while() -> None:
-    slots = AdaptiveConcurrency(10, 1, 16)
-    limiter = KeyedRateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=slots)
-    await throttle_one(limiter["a"], 1.0)
-    await send(limiter["b"])
-    assert [limits_of(limiter[key]) for key in ("a", "b")] == [(5, 5), (10, 10)]
-    await asyncio.sleep(500)
-    await visit(limiter["c"])
-    assert {"a", "b"} <= {*limiter}
-    await asyncio.sleep(200)
-    assert not {"a", "b"} & {*limiter}
 
 
 def test_adaptive_limits_restart_on_another_clock() -> None:
@@ -166,13 +140,13 @@ async def test_throttled_request_removes_slots() -> None:
         assert limiter.statistics().concurrency_limit == 5
 
 
-class OfWholeMinutes(Bare):
+class OfWholeMinutes(algorithms.FixedWindow):
     """A user's algorithm that accepts no other periods."""
 
     def __init__(self, rate: Unchecked) -> None:
         if rate.period % 60:
             raise ValueError("whole minutes")
-        super().__init__()
+        super().__init__(rate)
 
 
 def guard_of(limiter: RateLimiter) -> float:

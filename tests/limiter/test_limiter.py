@@ -317,3 +317,14 @@ async def test_algorithm_failing_on_fast_path_fails_its_caller() -> None:
         await visit(limiter)
     assert counts(limiter) == (0, 0)
     assert await starts(limiter, 2) == [0, 1]
+
+
+async def test_algorithm_that_fails_at_the_start_leaves_no_slot_of_the_parent() -> None:
+    parent = RateLimiter("10/min", concurrency_limit=1)
+    child = RateLimiter(algorithm=Flaky("2/s"), parent=parent)
+    Flaky.fails = "take"
+    with pytest.raises(ArithmeticError):
+        await visit(child)
+    assert counts(parent) == (0, 0)
+    assert (await parent.peek()).remaining == 10
+    await visit(child)

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,21 +62,6 @@ async def test_requests_ahead_count(
         await visit(spaced)
         wait = (await spaced.peek()).retry_after
         assert await visit(spaced, timeout=wait) == pytest.approx(now(), abs=1e-9)
-
-
-async def test_wait_for_a_slot_lasts_until_the_timeout() -> None:
-    limiter = RateLimiter("10/s", concurrency_limit=1)
-    inside = await queued(limiter, stay=10)
-    first = await queued(limiter)
-    await rejection(limiter, timeout=0)
-    assert now() == pytest.approx(0, abs=0.01)
-    error = await rejection(limiter, timeout=3)
-    assert now() == pytest.approx(3, abs=0.02)
-    assert error.retry_after == 0  # the rate would allow it: only the slot is missing
-    assert (counts(limiter), limiter.statistics().rejected) == ((1, 1), 2)
-    last = visits(limiter, 1, timeout=7.5)
-    assert await together(*inside, *first, *last) == [0, 10, 10]
-    assert await visit(limiter, timeout=1, stay=100) == 10  # not inside the block
 
 
 async def test_pause_counts_before_and_during_a_wait() -> None:
@@ -290,49 +274,3 @@ async def test_wait_behind_aged_waiters_is_exact(priority: float, place: int) ->
         await visit(limiter, priority=priority, timeout=1)
     assert error.value.retry_after == 100 * place - 11
     await limiter.aclose(drain=True)
-
-
-class Bare:
-    """A token bucket with the six members of an algorithm, and no more."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.inner = TokenBucket("5/s", burst=2)
-        self.fails = fails
-
-    @property
-    def capacity(self) -> float:
-        return self.inner.capacity
-
-    def start(self) -> Any:
-        return self.inner.start()
-
-    def delay(self, state: Any, now: float, cost: float) -> float:
-        return self.inner.delay(state, now, cost)
-
-    def take(self, state: Any, now: float, cost: float) -> None:
-        if self.fails:
-            self.fails = False
-            raise OSError("once")
-        self.inner.take(state, now, cost)
-
-    def remaining(self, state: Any, now: float) -> float:
-        return self.inner.remaining(state, now)
-
-    def reset_after(self, state: Any, now: float) -> float:
-        return self.inner.reset_after(state, now)
-
-
-async def test_algorithm_without_batches_serves_a_queue_of_mixed_costs() -> None:
-    limiter = RateLimiter(algorithm=Bare())
-    times = await together(*(asyncio.create_task(visit(limiter, cost)) for cost in (1, 2, 2, 1)))
-    assert times == pytest.approx([0, 0.2, 0.6, 0.8])
-
-
-async def test_algorithm_that_fails_at_the_start_leaves_no_slot_of_the_parent() -> None:
-    parent = RateLimiter("10/min", concurrency_limit=1)
-    child = RateLimiter(algorithm=Bare(fails=True), parent=parent)
-    with pytest.raises(OSError, match="once"):
-        await visit(child)
-    assert counts(parent) == (0, 0)
-    assert (await parent.peek()).remaining == 10
-    await visit(child)
