@@ -118,27 +118,6 @@ def test_headers_of_one_limit_merge() -> None:
     assert merged("1////", "2////", name=None) == (Policy(None, 1),)  # the first without a name
 
 
-def test_name_with_a_missing_value_is_none() -> None:
-    item = Items("acme", r"(?P<limit>\d+)(?P<unit>[a-z]+)?", name="of {unit}")
-    limits = read(("Acme", "5x, 6"), profile=Profile("Acme", limits=(item,)))
-    assert limits.policies == (Policy("of x", 5), Policy(None, 6))
-
-
-def test_profile_windows_fill_only_missing_windows() -> None:
-    profile = Profile("Acme", windows=(("cycle", 600.0),))
-    lines = [("X-RateLimit-Limit-Cycle", "5"), ("X-RateLimit-Limit-Search", "6")]
-    policies = Policy("cycle", 5, 600.0), Policy("search", 6)
-    assert read(*lines, profile=profile).policies == policies
-    (policy,) = read(("X-RateLimit-Limit-Cycle", "5;w=60"), profile=profile).policies
-    assert policy == Policy("cycle", 5, 60.0)
-
-
-def test_profile_adds_only_what_a_limit_of_that_name_lacks() -> None:
-    listed = ("X-RateLimit-Limit-Day", "50"), ("X-RateLimit-Reset-Day", "9")
-    (day,) = acme(*listed, ("Acme-Day", "100"), ("Acme-Used", "30")).policies
-    assert day == Policy("day", 50, 86400.0, 70, 9.0, None, 1.0)
-
-
 def test_header_may_name_the_binding_limit() -> None:
     profile = Profile("Acme", limits=(Limit("day", "Acme-Day"),), binds="X-RateLimit-Type")
     lines = [("X-RateLimit-Remaining-Hour_Short", "0"), ("Acme-Day", "7")]
@@ -207,23 +186,6 @@ def test_json_of_a_limit_has_waits_and_bounds() -> None:
     assert of_json('{"left":30}', row).policies == (Policy("call", None, None, 30),)
 
 
-def test_throttled_request_waits_for_its_cost() -> None:
-    row = Json("", header="Acme", remaining="left", cost="cost", rate="rate")
-    text = '{{"cost":{},"left":{},"rate":{}}}'
-    assert of_json(text.format(50, 20, 10), row, status=429).retry_after == 3
-    assert of_json(text.format(50, 20, 10), row).retry_after is None
-    for cost, remaining, rate in ((50, 50, 10), (0, 0, 10), (50, 20, 0), (50, "null", 10)):
-        assert of_json(text.format(cost, remaining, rate), row, status=429).retry_after is None
-    assert of_json(text.format(1e18, 0, 1), row, status=429).retry_after == 2**31
-
-
-def test_window_header_name_gives_its_unit() -> None:
-    for header, seconds in (("Acme-Milliseconds", 1.5), ("Acme-W-MS", 1.5), ("Acme-W", 1500)):
-        profile = Profile("Acme", limits=(Limit("a", "Acme", window=header),))
-        (policy,) = read(("Acme", "5"), (header, "1500"), profile=profile).policies
-        assert policy.window == seconds, header
-
-
 # ---- your own profile ----------------------------------------------------------------------------
 
 
@@ -270,21 +232,6 @@ def test_own_marks_mean_a_throttled_request(status: int, body: str, throttled: b
 def test_wrong_field_is_named(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Profile("Acme", **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "has_effect"),
-    [
-        ({}, False), ({"note": "nothing to be read"}, False),
-        ({"limits": (Limit("a", "Acme"),)}, True),
-        ({"milliseconds": frozenset({"Retry-After"})}, True),
-        ({"throttled_statuses": frozenset({499})}, True), ({"windows": (("day", 86400.0),)}, True),
-        ({"body_statuses": frozenset({400})}, True), ({"least_backoff": 60.0}, True),
-        ({"refills": True}, True),
-    ],
-)  # fmt: skip
-def test_profile_without_rules_has_no_effect(arguments: dict[str, Any], has_effect: bool) -> None:
-    assert Profile("Acme", **arguments).has_effect == has_effect
 
 
 def test_which_headers_can_be_about_limits() -> None:

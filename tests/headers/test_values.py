@@ -75,24 +75,6 @@ def test_any_text_gives_a_duration_or_none(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "seconds"),
-    [
-        (("30,120",), 120),
-        (("120 , 30",), 120),
-        (("30,",), 30),
-        ((",, 30",), 30),
-        (("soon, 30",), 30),
-        (("30", "", "x", "20"), 30),
-        (("Fri, 20 Nov 2026 12:00:40 GMT, 30",), 40),
-        (("30, Friday, 20-Nov-26 12:00:40 GMT",), 40),
-        (("1, " * 63 + "5, 9",), 5),  # of more than 64 the first
-    ],
-)
-def test_longest_of_several_waits_counts(values: tuple[str, ...], seconds: float) -> None:
-    assert read(*(("Retry-After", value) for value in values)).retry_after == seconds
-
-
-@pytest.mark.parametrize(
     ("lines", "seconds"),
     [
         ([("Retry-After", "1"), ("retry-after-ms", "412.5")], 0.4125),
