@@ -27,6 +27,14 @@ async def test_each_limit_is_named() -> None:
     assert reason(limiter) is None
     second.update_quota(0, 60)
     assert reason(limiter) == "quota"
+    adaptive = RateLimiter(AdaptiveRate(10, 1, 100))
+    await adaptive.acquire()
+    assert reason(adaptive) == "learned rate"
+    of_resources = RateLimiter({"requests": "2/s", "tokens": "100/s"})
+    await of_resources.acquire({"tokens": 100})
+    assert reason(of_resources) is None  # a request that takes no tokens could start
+    await of_resources.acquire()
+    assert reason(of_resources) == "rate"
 
 
 async def test_trial_after_a_pause_counts_as_the_pause() -> None:
@@ -64,14 +72,6 @@ async def test_first_waiter_counts_also_above() -> None:
     await above
 
 
-async def test_resources() -> None:
-    limiter = RateLimiter({"requests": "2/s", "tokens": "100/s"})
-    await limiter.acquire({"tokens": 100})
-    assert reason(limiter) is None  # a request that takes no tokens could start
-    await limiter.acquire()
-    assert reason(limiter) == "rate"
-
-
 async def test_learned_burst_is_named() -> None:
     limiter = RateLimiter("20/s")
     permits = [await limiter.acquire() for _ in range(8)]
@@ -99,12 +99,6 @@ async def test_learned_rate_is_named() -> None:
         permit.report_success()
     assert reason(limiter) == "learned rate"
     assert limiter.statistics().rate_limit == pytest.approx(0.45, rel=0.1)
-
-
-async def test_adaptive_rate_is_a_learned_one() -> None:
-    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
-    await limiter.acquire()
-    assert reason(limiter) == "learned rate"
 
 
 async def test_with_a_store_it_counts_only_while_requests_wait() -> None:

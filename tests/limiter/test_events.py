@@ -309,24 +309,6 @@ async def test_limits_in_force_are_in_the_statistics() -> None:
         assert stats.rate_limit == (rate and pytest.approx(rate)), limiter
 
 
-async def test_statistics_follow_grants_and_releases() -> None:
-    limiter = RateLimiter("2/s", concurrency_limit=2)
-    tasks = visits(limiter, 7, stay=0.25)
-    for pause, of_requests, waited in (
-        (0.125, (2, 2, 5), (0, 0)),
-        (1, (4, 2, 3), (2, 1)),
-        (2.25, (7, 0, 0), (2 + 4 + 3, 3)),
-    ):
-        await asyncio.sleep(pause)
-        stats = limiter.statistics()
-        assert (stats.granted, stats.in_flight, stats.waiting) == of_requests
-        assert (stats.waited_total, stats.waited_max) == waited
-    assert (stats.rejected, stats.utilisation) == (0, 0.5)
-    await asyncio.sleep(1)
-    assert limiter.statistics().utilisation == 0
-    await together(*tasks)
-
-
 async def test_try_acquire_counts_but_record_does_not() -> None:
     limiter = RateLimiter("9/s", concurrency_limit=9)
     held = [await limiter.acquire(), (await limiter.try_acquire()).permit]

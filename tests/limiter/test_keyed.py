@@ -10,7 +10,7 @@ import pytest
 from aiothrottle import KeyedRateLimiter, RateLimiter, TokenBucket, errors, events
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import Unchecked, errors_of, queued, starts, together
+from tests.limiter.common import Unchecked, errors_of, queued, starts, throttle_one, together
 from tests.support.virtually import now, turns, visit, visits
 
 
@@ -116,12 +116,19 @@ async def wait_in_queue(limiter: KeyedRateLimiter) -> Unchecked:
     return await limiter.acquire("a"), await queued(limiter["a"])
 
 
+async def spend_the_quota(limiter: KeyedRateLimiter) -> None:
+    async with limiter.throttle("a") as permit:
+        permit.update_quota(0, reset_after=1000)
+
+
 USES: list[Callable[[KeyedRateLimiter], Awaitable[Unchecked] | None]] = [
     lambda limiter: limiter.acquire("a"),
     lambda limiter: limiter.record("a", 1000),
     lambda limiter: limiter.pause("a", 1000),
     lambda limiter: limiter["a"].update(rate_limit="2/s"),
+    lambda limiter: throttle_one(limiter["a"]),  # its backoff is remembered
     wait_in_queue,
+    spend_the_quota,
 ]
 
 

@@ -68,21 +68,6 @@ async def test_nested_block_without_a_slot_is_an_error(limit: int, begun: bool) 
     assert now() == 3.0
 
 
-async def test_tasks_that_all_nest_are_not_stuck() -> None:
-    limiter = RateLimiter("1000/s", concurrency_limit=3)
-
-    async def nest() -> None:
-        async with limiter.throttle():
-            await asyncio.sleep(0.1)
-            await visit(limiter, stay=0.1)
-
-    ends = asyncio.gather(*(nest() for _ in range(30)), return_exceptions=True)
-    failed = [it for it in await asyncio.wait_for(ends, 30) if it is not None]
-    assert {*map(type, failed)} == {RuntimeError}
-    assert len(failed) < 30
-    assert counts(limiter) == (0, 0)
-
-
 async def test_wait_that_can_end_is_no_error() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     async with limiter.throttle():

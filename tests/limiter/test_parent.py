@@ -33,38 +33,6 @@ async def test_request_is_granted_when_both_rates_allow_it() -> None:
         assert [at - began for at in times] == expected, (child, parent)
 
 
-async def test_request_has_a_slot_of_both_until_the_release() -> None:
-    parent = RateLimiter(concurrency_limit=2)
-    first = RateLimiter(concurrency_limit=1, parent=parent)
-    second = RateLimiter(concurrency_limit=2, parent=parent)
-    tasks = [*visits(first, 2, stay=1), *visits(second, 2, stay=1)]
-    assert sorted(await together(*tasks)) == [0, 0, 1, 1]
-    permits = [await second.acquire() for _ in range(2)]
-    (waiter,) = visits(first, 1)
-    await asyncio.sleep(7)
-    assert (counts(parent), counts(first)) == ((2, 1), (0, 1))
-    for permit in permits * 2:
-        permit.release()
-    assert await waiter == 9
-    assert all_counts(parent, first, second) == {(0, 0)}
-
-
-async def test_no_token_is_taken_while_the_parent_lacks_one() -> None:
-    parent = RateLimiter("1/h", concurrency_limit=1)
-    child = RateLimiter("2/s", parent=parent)
-    inside = await parent.acquire()
-    waiting = visits(child, 4)
-    await asyncio.sleep(100)
-    assert spent(child, 2) == 0
-    parent.update(rate_limit=None)
-    await asyncio.sleep(10)
-    assert (spent(child, 2), counts(child), counts(parent)) == (0, (0, 4), (1, 1))
-    inside.release()
-    # Tokens of the child as fresh as the requests: else more than two would be granted now.
-    assert await together(*waiting) == [110, 110, 111, 111]
-    assert child.statistics().waited_total == 110 * 2 + 111 * 2
-
-
 async def test_cost_settlement_and_record_reach_the_parent() -> None:
     parent = RateLimiter("10/h")
     child = RateLimiter("20/h", parent=parent)
@@ -80,21 +48,6 @@ async def test_cost_settlement_and_record_reach_the_parent() -> None:
     await parent.record(1)
     decision = await child.peek()
     assert (decision.limit, decision.remaining, decision.reset_after) == (10, 2, 3600)
-
-
-async def test_peek_and_try_acquire_check_both() -> None:
-    parent = RateLimiter("1/min", concurrency_limit=1)
-    child = RateLimiter("10/s", concurrency_limit=1, parent=parent)
-    decision = await child.try_acquire()
-    assert decision.permit is not None
-    assert counts(parent) == (1, 0)
-    for ask in (child.peek, child.try_acquire):
-        assert (await ask()).retry_after == 60
-    decision.permit.release()
-    assert (counts(parent), spent(child, 10)) == ((0, 0), 1)
-    await asyncio.sleep(60)
-    assert await child.peek()
-    assert await child.try_acquire()
 
 
 async def test_priority_holds_in_the_parent_queue() -> None:
@@ -148,16 +101,6 @@ async def test_own_waiters_count_once_and_leave_no_trace_if_cancelled() -> None:
     later = [*visits(child, 3), *own[:5]]
     assert sorted(await together(*later)) == [0, 1, 3, 4, 5, 6, 7, 8]
     assert counts(parent) == (0, 0)
-
-
-async def test_cancelled_own_waiter_does_not_give_the_next_one_a_turn() -> None:
-    parent = RateLimiter("1/s")
-    own = await queued(parent, 4)
-    await asyncio.sleep(0.5)
-    (of_child,) = await queued(RateLimiter(parent=parent))
-    await asyncio.sleep(1)
-    own.pop().cancel()
-    assert await together(*own, of_child) == [0, 1, 3, 2]
 
 
 async def test_child_paused_with_queued_head_returns_its_turn_at_each_level() -> None:
@@ -241,19 +184,6 @@ async def test_rejection_by_parent_algorithm_counts_in_the_child() -> None:
     assert outcomes == (float, *[errors.ThrottleTimeout] * 5)
     assert (child.statistics().rejected, child.statistics().granted) == (3, 1)
     assert all_counts(child, parent) == {(0, 0)}
-
-
-@pytest.mark.parametrize("waiting_before", [False, True])
-async def test_paused_parent_pauses_all_children(waiting_before: bool) -> None:
-    parent = RateLimiter("10/s")
-    children = [RateLimiter("10/s", parent=parent) for _ in range(3)]
-    await parent.acquire(10)
-    tasks = [task for child in children for task in visits(child, 2 * waiting_before)]
-    await asyncio.sleep(0.5)
-    parent.pause(30)
-    tasks += [task for child in children for task in visits(child, 1)]
-    assert not await children[0].try_acquire()
-    assert set(await together(*tasks)) == {30.5}
 
 
 def test_child_and_parent_move_to_the_next_loop() -> None:

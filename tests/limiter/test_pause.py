@@ -227,17 +227,6 @@ async def test_scope_decides_whether_other_keys_pause(
     assert least <= await visit(limiters["ann"])
 
 
-async def test_report_throttled_has_the_scope_too() -> None:
-    base = RateLimiter("1000/s")
-    limiters = KeyedRateLimiter("100/s", parent=base)
-    async with limiters.throttle("ann") as first, limiters.throttle("bob") as second:
-        first.report_throttled(5.0, scope="all")
-        second.report_throttled(2.0, scope="all")  # of many at once the longest counts
-    assert 5 <= base.statistics().paused_for <= 5.5
-    assert (base.statistics().pauses, limiters.total().throttled) == (1, 2)
-    assert 5 <= await visit(limiters["eve"]) <= 5.5
-
-
 async def test_all_needs_a_limiter_above_a_key() -> None:
     limiters, alone = KeyedRateLimiter("100/s"), RateLimiter("100/s")
     one_of = "scope must be one of 'limiter', 'all', got 'key'"

@@ -1,9 +1,7 @@
 """Specifies how a rate is read, and that rates of all sizes are granted exactly."""
 
-import contextlib
 import math
 import re
-import time
 from collections.abc import Callable
 
 import pytest
@@ -128,37 +126,6 @@ async def test_rate_limit_may_have_several_rates(text: Unchecked, rates: Uncheck
     for wrong in ("10/s,", ",10/s", "10/s,,5/s", "10/s, x", "10,20", ["10/s, 9/min", "1/h"]):
         with pytest.raises(ValueError, match="as a rate"):
             updated.update(rate_limit=wrong)
-
-
-# Texts with a part that is repeated: before, the part, after, the fewest repetitions of a kB.
-LONG = [
-    *(("", " ", "", 1), ("10/s", " ", "!", 1), ("10/", " ", "!", 1), ("", "9", "/s", 1)),
-    *(("1.", "1", "!", 1), ("1e", "1", "!", 1), ("", "1.1", "", 3), ("", "1_", "", 2)),
-    *(("", ",111", "", 4), ("1", ",111", "!", 4), ("", "111 ", "!", 4), ("10/", "s", "!", 1)),
-    *(("10 ", "r", "/!", 1), ("10", " per", "", 4), ("10", "/", "", 1), ("10", "k", "", 1)),
-    *(("", "9", "m/s", 1), ("", "9", "/month", 1), ("", "10/s,", "!", 5), ("", ";", "", 1)),
-]
-
-
-def test_time_to_read_grows_linearly_with_length() -> None:
-    """Measured in processor time, so that a busy machine does not count."""
-
-    def seconds(text: str) -> float:
-        least = math.inf
-        for _ in range(2):
-            begin = time.process_time()
-            for read in (Rate.parse, RateLimiter):
-                with contextlib.suppress(ValueError):
-                    read(text)
-            least = min(least, time.process_time() - begin)
-        return least
-
-    slow: list[str] = []
-    for before, part, after, size in LONG:
-        short, long = (before + part * (n // size) + after for n in (1024, 16 * 1024))
-        if seconds(long) >= 8 * 16 * max(seconds(short), 50e-6):  # below that it is all noise
-            slow.append(short[:20])
-    assert slow == []
 
 
 def test_value_that_is_no_rate_raises() -> None:

@@ -23,30 +23,6 @@ async def test_refund_goes_to_the_waiters() -> None:
     assert (permit.cost, await remaining(limiter)) == (4, 0)
 
 
-async def test_charges_and_refunds_find_their_own_instants() -> None:
-    limiter = RateLimiter("10/s")
-    early = await limiter.acquire(5)
-    await asyncio.sleep(0.5)
-    await limiter.acquire(5)
-    early.settle(1)
-    assert await remaining(limiter) == 4
-    await asyncio.sleep(0.5)
-    for cost in (1, 0):  # the rest of the early request has left the window
-        early.settle(cost)
-        assert await remaining(limiter) == 5
-    late = await limiter.acquire(10)
-    assert (now(), late.waited) == (1.5, 0.5)
-    await asyncio.sleep(0.5)
-    late.settle(0)
-    permit = await limiter.acquire(1)
-    for pause, cost, left in ((0.5, 5, 5), (0, 0, 10), (0, 4, 6), (0.75, 3, 7)):
-        await asyncio.sleep(pause)
-        permit.settle(cost)  # at last refunded in part, of what was charged at 0.5
-        assert await remaining(limiter) == left
-    await asyncio.sleep(0.25)
-    assert await remaining(limiter) == 10
-
-
 async def test_refund_finds_its_instant_by_a_moving_clock() -> None:
     limiter = RateLimiter("100/h", concurrency_limit=3, clock=itertools.count().__next__)
     held = [await limiter.acquire() for _ in range(3)]

@@ -62,6 +62,8 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     *(({"rate_limit": 10, "burst": each}, T, "burst") for each in ("5", True, {"tokens": 2})),
     ({"rate_limit": 9, "algorithm": TokenBucket(burst=8), "burst": 5}, V, "two bursts: burst=5"),
     ({"burst": 5}, V, "burst"),
+    ({"rate_limit": "server", "burst": 0}, V, "burst"),
+    ({"rate_limit": "server", "burst": "1"}, T, "burst"),
     # The algorithm
     ({"algorithm": SlidingWindowLog}, V, "rate_limit"),
     ({"algorithm": TokenBucket(burst=3)}, V, "rate"),
@@ -71,6 +73,11 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     *(({"rate_limit": 10, "algorithm": each}, T, "algorithm") for each in ("bucket", int, 3)),
     ({"algorithm": "TokenBucket"}, T, "`from aiothrottle import TokenBucket`, not a name"),
     ({"rate_limit": 10, "algorithm": WaitUntil}, T, "give an instance, and no rate_limit"),
+    ({"rate_limit": "server", "guard": -1}, V, "guard"),
+    ({"rate_limit": "server", "guard": "Auto"}, T, "guard"),
+    ({"rate_limit": "server", "algorithm": WaitUntil(1, 2, 3)}, V, "two rates"),
+    ({"rate_limit": "server", "algorithm": SlidingWindowLog(20)}, V, "two rates"),
+    ({"rate_limit": "server", "algorithm": Cooldown}, T, "give an instance"),
     *(
         ({"rate_limit": AdaptiveRate(10, 1, 100), **each}, V, "algorithm of its own")
         for each in ({"burst": 1}, {"guard": 0.1}, {"guard": "auto"}, {"algorithm": TokenBucket})
