@@ -124,16 +124,6 @@ async def test_pauses_double_and_have_jitter() -> None:
 
 
 @virtual
-async def test_decorrelated_delay_grows_with_the_one_before() -> None:
-    script = Script(502)
-    retry = Retry(attempts=40, backoff=1, max_backoff=1000, jitter="decorrelated")
-    async with script.client(retry=retry) as client:
-        await client.get(A)
-    first, *later = (b - a for a, b in itertools.pairwise(script.times))
-    assert first < 3 + 1e-9 < max(later)
-
-
-@virtual
 async def test_throttled_request_precedes_waiting_ones() -> None:
     script = Script(429, 200)
     limiter = RateLimiter(concurrency_limit=1)

@@ -229,18 +229,6 @@ async def test_request_cancelled_at_any_turn_returns_its_slot(integration: Integ
         assert statuses == [429, 200]
 
 
-@transports
-async def test_cancelled_closing_closes_the_response(integration: Integration) -> None:
-    async with integration.serve(endless, answer()) as at:
-        response = await at.open()
-        task = asyncio.create_task(response.raw.aclose())
-        await turns(1)
-        task.cancel()
-        await asyncio.wait([task])
-        await until(lambda: not at.held)
-        assert (await at.send()).body == b"body"
-
-
 # ---- errors ------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import gzip
 import io
-import json
 import math
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -204,16 +203,6 @@ async def test_wrong_result_or_override_is_named_and_takes_nothing(
     assert (plain.statistics().granted, (await plain.peek()).remaining) == (0, 10)
 
 
-@pair
-async def test_none_is_the_default(integration: Integration) -> None:
-    limiter, names = KeyedRateLimiter("10/h"), ("key", "cost", "priority")
-    hooks: dict[str, Any] = dict.fromkeys((*names, "settle"), always(None))
-    async with integration.serve(answer(), limiter=limiter, **hooks) as at:
-        await at.send()
-        await at.send(throttle=dict.fromkeys(names))
-        assert list(limiter) == [f"{at.url.host}:{at.url.port}"]
-
-
 # ---- overrides -----------------------------------------------------------------------------------
 
 
@@ -345,21 +334,6 @@ async def test_body_is_fed_once_and_ended_once(
             assert await left(at) == 95
         gc.collect(0)
         assert readers.ends == [[True]]
-
-
-@pair
-async def test_whole_body_settles_resources(integration: Integration) -> None:
-    body = json.dumps({"usage": {"total_tokens": 37}}).encode()
-    resources = RateLimiter({"requests": "100/h", "tokens": "1000/h"}, concurrency_limit=1)
-
-    def settle(_: Response) -> WholeBody:
-        return WholeBody(lambda body: {"tokens": json.loads(body)["usage"]["total_tokens"]})
-
-    options: dict[str, Any] = {"cost": always({"tokens": 500}), "settle": settle}
-    async with integration.serve(in_chunks(body), limiter=resources, **options) as at:
-        assert (await at.send()).body == body
-    remaining = {name: round(it.remaining) for name, it in resources.statistics().resources.items()}
-    assert remaining == {"requests": 99, "tokens": 963}
 
 
 def test_whole_body_that_is_too_long_has_no_cost() -> None:

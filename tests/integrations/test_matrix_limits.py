@@ -186,20 +186,6 @@ async def test_half_closed_connection_is_not_used_again(integration: Integration
         assert at.held == 0
 
 
-@pytest.mark.uvloop
-@every(LIMITS)
-async def test_cancelled_request_leaves_queue_or_slot(integration: Integration) -> None:
-    async with integration.serve(never, answer()) as at:
-        async with at.queued() as task:
-            await cancel(task)
-            assert (at.held, at.waiting, at.seen) == (1, 0, [])
-        task = at.start()
-        await until(lambda: at.seen)  # and no headers arrive
-        await cancel(task)
-        assert at.held == 0
-        assert await at.send() == (200, b"body")
-
-
 # ---- the limit and the wait ----------------------------------------------------------------------
 
 

@@ -65,20 +65,6 @@ async def test_throttled_response_pauses_the_limiter(integration: Integration, k
         assert (at.held, len(at.seen)) == (0, 1)
 
 
-@every(LIMITS, RETRIES)
-async def test_retry_waits_for_retry_after(integration: Integration, clock: Clock) -> None:
-    throttled = answer(429, Retry_After="30")
-    async with integration.serve(throttled, throttled, answer(), limiter=clock.limiter()) as at:
-        task = at.start()
-        for attempts in (1, 2):
-            await until(lambda: at.paused_for > 29)
-            await clock.skip(29)
-            assert len(at.seen) == attempts
-            await clock.skip(1)
-        assert (await task).status == 200
-        at.assert_granted(3)
-
-
 @pytest.mark.parametrize(
     ("scope", "paused"), [("global", ["a", "b"]), ("user", ["a"]), (None, ["a"])]
 )

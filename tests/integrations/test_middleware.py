@@ -18,7 +18,6 @@ from aiothrottle.aiohttp import (
     ThrottleMiddleware,
     throttled_middlewares,
 )
-from aiothrottle.hooks import Request
 from tests.integrations.clients import (
     MIDDLEWARES,
     ONCE,
@@ -40,23 +39,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarn
 async def send_twice(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     await handler(request)
     return await handler(request)
-
-
-async def test_hook_is_called_once_for_the_attempts_of_two_middlewares() -> None:
-    asked = list[str]()
-
-    def cost(request: Request) -> float:
-        asked.append(request.url.path)
-        return 2
-
-    limiter = RateLimiter(1000)
-    chain = throttled_middlewares(limiter, retry=QUICK, cost=cost)
-    script = answer(429), answer(503), answer()
-    async with serving(*script) as (url, _), ClientSession(middlewares=chain) as session:
-        assert (await session.get(url.with_path("/a"))).status == 200
-    assert asked == ["/a"]
-    assert limiter.statistics().granted == 3
-    assert (await limiter.peek()).remaining == 994
 
 
 async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> None:

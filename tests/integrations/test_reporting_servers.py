@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -30,7 +30,6 @@ from tests.support.reporting_servers import (
     LIMIT,
     REPORTING,
     Answer,
-    Hapi,
     Log,
     Nest,
     Report,
@@ -147,17 +146,10 @@ MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
     "Envoy, slow": (
         partial(envoy, 5, 2.0), 2.0, {"rate_limit": "2/s", "algorithm": TokenBucket(burst=5)}
     ),
-    "Envoy, fast": (partial(envoy, 20, 100.0), 100.0, {"rate_limit": "100/s", "burst": 20}),
     "GCRA": (
         partial(gcra, 10, 5.0), 5.0, {"rate_limit": "5/s", "algorithm": TokenBucket(burst=10)}
     ),
-    "GCRA, burst below the rate": (
-        partial(gcra, 10, 15.0), 15.0, {"rate_limit": "15/s", "burst": 10}
-    ),
     "GCRA, exact": (partial(gcra, 3, 10.0, digits=3), 10.0, {"rate_limit": "10/s", "burst": 3}),
-    "GCRA, exact, fast": (
-        partial(gcra, 5, 20.0, digits=3), 20.0, {"rate_limit": "20/s", "burst": 5}
-    ),
     "NestJS, named": (
         partial(Nest, **NAMED), 100 / 60, {"rate_limit": ["3/s", "20/10s", "100/min"]}
     ),
@@ -183,20 +175,10 @@ async def test_answers_count_more_than_a_reset_that_misleads(name: str, known: s
     if known == "server":
         arguments = {"rate_limit": "server"}
     load = Load(make())
-    end = 60.0 if rate <= 20.0 else 30.0
-    await load.run(RateLimiter(**arguments, concurrency_limit=SLOTS), end)
+    await load.run(RateLimiter(**arguments, concurrency_limit=SLOTS), 60.0)
     assert sum(at > 10.0 for at in load.throttled) == 0
     assert load.part_throttled <= 0.03
-    assert load.used(10.0, end, rate) >= 0.9
-
-
-@pytest.mark.parametrize("rate", [None, "server"])
-@virtual
-async def test_each_of_several_quotas_is_kept_to(rate: Literal["server"] | None) -> None:
-    load = Load(Hapi(User=(30, 10.0), Path=(5, 1.0)))
-    await load.run(RateLimiter(rate, concurrency_limit=SLOTS), 60.0)
-    assert load.throttled == []
-    assert load.used(10.0, 60.0, rate=3.0) >= 0.95
+    assert load.used(10.0, 60.0, rate) >= 0.9
 
 
 IN_SECONDS: dict[str, Report] = {
@@ -252,17 +234,6 @@ async def test_requests_before_the_rate_is_known_are_no_burst() -> None:
     await load.run(RateLimiter(concurrency_limit=SLOTS), 80.0)
     assert load.throttled == []
     assert len(load.admitted) > 1.5 * 600
-
-
-@virtual
-async def test_limit_that_another_client_uses_too_is_shared() -> None:
-    """Half of a minute's requests are gone: what remains is used, and not exceeded."""
-    server = express_legacy(100, 60.0)
-    for _ in range(50):
-        server.answer(EPOCH)
-    load = Load(server)
-    await load.run(RateLimiter("100/min", concurrency_limit=SLOTS), 59.0)
-    assert (load.throttled, len(load.admitted)) == ([], 50)
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,14 @@ from aiohttp import web
 
 from aiothrottle import (
     AdaptiveConcurrency,
-    AdaptiveRate,
-    Cooldown,
-    KeyedRateLimiter,
     RateLimiter,
-    SlidingWindowLog,
-    TokenBucket,
-    WaitUntil,
 )
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
-from tests.support.virtually import now, turns, virtual
+from tests.support.virtually import turns, virtual
 
 # ---- after a pause -------------------------------------------------------------------------------
 
@@ -104,22 +98,6 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
 
 
 # ---- adaptive limits -----------------------------------------------------------------------------
-
-
-@every(LIMITS)
-async def test_answers_reach_adaptive_limits(integration: Integration) -> None:
-    slots = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
-    async with integration.serve(*[answer()] * 40, answer(429), limiter=slots, **ONCE) as at:
-        await asyncio.gather(*(at.send() for _ in range(40)))
-        grown: float = slots.statistics().concurrency_limit or 0
-        await at.send()
-    assert grown > max(4, slots.statistics().concurrency_limit or 99)
-    rate = RateLimiter(AdaptiveRate(500, 1, 1000))
-    async with integration.serve(answer(), answer(429), limiter=rate, **ONCE) as at:
-        await at.send()
-        grown = rate.statistics().rate_limit or 0
-        await at.send()
-    assert grown >= 500 > (rate.statistics().rate_limit or 999)
 
 
 @pytest.mark.parametrize("handler", [answer(502), hang_up], ids=["502", "cut off"])
@@ -220,72 +198,7 @@ async def test_own_rate_holds_beside_the_quota() -> None:
     assert limiter.statistics().quota_remaining == 998
 
 
-@pytest.mark.parametrize("after_turns", range(6))
-@virtual
-async def test_quota_reported_between_grant_and_resume_counts(after_turns: int) -> None:
-    limiter = RateLimiter("2/s")
-    permit = await limiter.acquire(2)
-    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
-    await asyncio.sleep(1)
-    await turns(after_turns)
-    started = sum(waiter.done() for waiter in waiting)
-    permit.update_quota(started, reset_after=9)  # for the resumed requests alone
-    await asyncio.gather(*waiting)
-    assert now() == (1 if started == 2 else 10)
-
-
-@virtual
-async def test_key_is_kept_until_the_reset() -> None:
-    limiter = KeyedRateLimiter("100/s")
-    async with limiter.throttle("host") as permit:
-        pass
-    permit.update_quota(0, reset_after=300)
-    del permit
-    await asyncio.sleep(250)
-    assert "host" in limiter
-    assert not await limiter.peek("host")
-    await asyncio.sleep(150)
-    assert "host" not in limiter
-
-
 # ---- a limiter that follows the server's rate --------------------------------------------------
-
-
-@virtual
-async def test_changed_rate_keeps_the_spent_tokens() -> None:
-    limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
-    for _ in range(2):
-        limiter.follow("10/s")
-        # The burst is the rate's, and a second is longer by the guard.
-        await limiter.try_acquire(10)
-        assert (await limiter.try_acquire()).retry_after == pytest.approx(0.2)
-    await asyncio.sleep(100)
-    limiter.follow("2/s", "100/min")
-    async with limiter.throttle(), limiter.throttle():
-        assert not await limiter.try_acquire()
-
-
-@virtual
-async def test_adaptive_slots_start_with_the_first_report() -> None:
-    limiter = RateLimiter("server", concurrency_limit=AdaptiveConcurrency(4, 1, 16))
-    async with limiter.throttle():
-        assert not await limiter.try_acquire()  # one at a time
-        limiter.follow("100/s")
-        permits = [await limiter.try_acquire() for _ in range(4)]
-    assert [bool(permit) for permit in permits] == [True, True, True, False]
-    assert limiter.statistics().concurrency_limit == 4
-
-
-def test_options_of_a_following_limiter_are_validated() -> None:
-    wrong: list[tuple[str, object, type[Exception]]] = [
-        *(("burst", "1", TypeError), ("burst", 0, ValueError), ("guard", -1, ValueError)),
-        *(("guard", "Auto", TypeError), ("algorithm", WaitUntil(1, 2, 3), ValueError)),
-        *(("algorithm", SlidingWindowLog("20/s"), ValueError), ("algorithm", Cooldown, TypeError)),
-    ]
-    for name, value, error in wrong:
-        options: dict[str, Any] = {name: value}
-        with pytest.raises(error):
-            RateLimiter("server", **options)
 
 
 @pytest.mark.parametrize(

@@ -252,35 +252,3 @@ async def test_response_leaves_the_slot_of_a_block_in_another_task_known() -> No
             with pytest.raises(RuntimeError, match="this task holds a slot"):
                 await limiter.acquire()
         await response.read()
-
-
-# ---- what is learned where no rate is given ------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_server_of_three_requests_at_once_gets_no_more(status: int) -> None:
-    at_work = throttled = 0
-
-    async def work(_: web.Request) -> web.Response:
-        nonlocal at_work, throttled
-        if at_work == 3:
-            throttled += 1
-            return web.Response(status=status)
-        at_work += 1
-        await asyncio.sleep(0.02)
-        at_work -= 1
-        return web.Response()
-
-    limiter = RateLimiter(concurrency_limit=8)
-    retry = Retry(backoff=0.1, pause_jitter=0.0)
-    async with serving(work) as (url, _), ThrottledSession(limiter, retry=retry) as session:
-
-        async def send() -> int:
-            async with session.get(url) as response:
-                return response.status
-
-        assert set(await asyncio.gather(*(send() for _ in range(60)))) == {200}
-    found = limiter.statistics()
-    assert found.rate_limit is None
-    assert found.concurrency_limit in {3, 4}, "the fourth one is tried now and then"
-    assert throttled <= 10

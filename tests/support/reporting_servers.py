@@ -220,26 +220,6 @@ class Quart:
         return 429, _date(now, _LATE) | headers | {"Retry-After": str(math.ceil(wait))}
 
 
-class Hapi:
-    """hapi-rate-limit: windows by name, each with a reset in milliseconds since 1970."""
-
-    def __init__(self, **limits: tuple[int, float]) -> None:
-        self._windows = [
-            Windows(partial(self._report, name, limit), _rounded_up, limit=limit, period=period)
-            for name, (limit, period) in limits.items()
-        ]
-
-    def answer(self, now: float) -> Answer:
-        statuses, headers = zip(*(it.answer(now) for it in self._windows), strict=True)
-        merged = {name: value for each in headers for name, value in each.items()}
-        merged.pop("Retry-After", None)
-        return max(statuses), merged
-
-    @staticmethod
-    def _report(name: str, limit: int, _: float, at: float, left: int) -> dict[str, str]:
-        return _fields(f"X-RateLimit-{name}", limit, left, int(at * 1000))
-
-
 class Bucket:
     """A token bucket, or a GCRA; `reset` is what it reports, by the tokens and the rate."""
 
