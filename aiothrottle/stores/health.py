@@ -249,7 +249,10 @@ class Outage:
     def too_early(self) -> StoreUnavailable | None:
         """Return the error of a request, without a call, if the server fails and was just asked."""
         health = self.health
-        if health.error is None or health.failures < 2 or health.take_turn():
+        if health.error is None or health.failures < 2:
+            return None
+        if health.take_turn():
+            self.begin()  # so that an answer ends the outage, for all
             return None
         return self.error_for(health.error, "not asked again yet; ")
 

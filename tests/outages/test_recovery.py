@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency, StoreUnavailable
-from aiothrottle.events import Event
+from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import CHOICES, OnStoreError
@@ -242,6 +242,34 @@ async def test_each_key_in_turn_does_not_wait_for_a_silent_store(
         with contextlib.suppress(StoreUnavailable):
             await grant_twice(limiter, key)
     assert now() - start < 4.0  # of the first two keys, a second each
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"rate_limit": "10/s"},
+        {"concurrency_limit": SharedConcurrency(2)},
+        {"rate_limit": "10/s", "concurrency_limit": SharedConcurrency(2)},
+    ],
+    ids=["tokens", "slots", "both"],
+)
+async def test_answer_to_a_new_key_ends_the_outage_of_another(
+    choice: OnStoreError, limit: dict[str, Any]
+) -> None:
+    server, events = Server(), list[Event]()
+    limiter = KeyedRateLimiter(**limit, store=Client(server), key="k", on_store_error=choice)
+    limiter.observe(events.append)
+    server.mode = "refuses"
+    for _ in range(5):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            await asyncio.wait_for(grant_twice(limiter, -1), 1.0)
+        await asyncio.sleep(1.0)
+    await back(server, 60.0)  # by then that key is forgotten
+    for key in range(5):
+        await grant_twice(limiter, key)
+    *_, last = (event for event in events if isinstance(event, StoreDown | StoreUp))
+    assert isinstance(last, StoreUp)
 
 
 @pytest.mark.parametrize("choice", ["closed", "open"])
