@@ -215,6 +215,10 @@ def header(text: str) -> tuple[str, str]:
     match = _HEADER.fullmatch(text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"must be 'Name: value', got {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # aiohttp would leave out those bytes
+        raise argparse.ArgumentTypeError(f"must be in UTF-8, got {text!r}") from None
     return match[1], match[2]
 
 

@@ -101,6 +101,7 @@ FETCH = [  # with a URL
     ("--output-dir /dev/null", "/dev/null is no folder to write to"),
     ("-q -v", "--quiet and --verbose: give one of them"),
     ("-H 'no colon'", "-H/--header: must be 'Name: value'"),
+    ("-H 'X-Name: J\udcf6rg'", "-H/--header: must be in UTF-8, got"),
     ("-X 'GET /'", "a method is a word such as GET"),
     ("--rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),
     ("--rate 5/s --burst 6", "--burst 6 is more than --rate 5/s admits at once: give"),
