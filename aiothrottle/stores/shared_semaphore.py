@@ -179,9 +179,9 @@ class SharedSemaphore:
         """Return the seconds until a claim is due: 0.0 is now, infinity: it is not known."""
         known = self._known
         held, wanted = self._count()
-        if known is None and not (held or wanted):
+        if not (held or wanted):
             gives_up = self._is_closed and self._has_failed
-            if gives_up or now >= self._answered_at + self.shared.lease:
+            if gives_up or (known is None and now >= self._answered_at + self.shared.lease):
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
         if self._has_failed:  # new waiters ask at once; otherwise the pause has to end
@@ -214,7 +214,7 @@ class SharedSemaphore:
         outage.find()
         # Other limiters may have found that the store fails: then it is not asked for each key.
         if now < self._ask_at and (error := outage.too_early()):
-            if self._has_failed or outage.choice == "raise":
+            if self._has_failed:
                 return Order(_raise(error), bool, self._rejected)
             assert outage.health.error is not None
             return Order(_raise(outage.health.error), bool, self._failed)

@@ -122,6 +122,27 @@ async def test_answer_to_an_earlier_call_does_not_end_the_outage() -> None:
     assert other.statistics().store_up is False
 
 
+async def test_closing_gives_up_slots_if_another_limiter_found_the_store_down() -> None:
+    client = Client(server := Server())
+    finder, closed = (
+        RateLimiter(concurrency_limit=SharedConcurrency(2), store=client, key=key) for key in "ab"
+    )
+    held = await closed.acquire()
+    server.mode = "refuses"
+    await ask(finder, 1.0)
+    while server.asked[-1][0] != now():  # until it is not to be tried for some time
+        await asyncio.sleep(0.1)
+        with contextlib.suppress(StoreUnavailable):
+            await finder.try_acquire()
+    await finder.aclose()
+    held.release()
+    closing, calls = asyncio.create_task(closed.aclose()), len(server.asked)
+    await turns(50)
+    assert closing.done()
+    await asyncio.sleep(60.0)  # the lease ends without a call
+    assert len(server.asked) == calls
+
+
 class Listener(list[Event]):
     """Has weak references."""
 
