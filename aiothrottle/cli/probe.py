@@ -211,7 +211,7 @@ class Probe:
             async with session.request(
                 options.method, options.url, headers=dict(options.header), allow_redirects=False
             ) as response:
-                body = await response.content.read(_LONGEST_BODY)
+                body = await _beginning(response)
         except TimeoutError:
             raise NoResponse(f"no response within {number(options.max_time)} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -380,6 +380,15 @@ class Probe:
 
 
 _REPORTED = ("name", "unit", "quota", "window", "remaining", "reset_after")
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an error, as far as it is needed; of any other, what has arrived."""
+    body = await response.content.read(_LONGEST_BODY)
+    if response.status >= LEAST_ERROR:
+        while more := await response.content.read(_LONGEST_BODY - len(body)):
+            body += more
+    return body
 
 
 def _table(policies: tuple[Policy, ...]) -> list[tuple[str, ...]]:

@@ -1,10 +1,12 @@
 """`aiothrottle probe`: its notice, its requests, and its results."""
 
+import asyncio
 import io
 import re
 import sys
 
 import pytest
+from aiohttp import web
 
 from aiothrottle import Rate, RateLimiter
 from aiothrottle.cli import search
@@ -87,6 +89,19 @@ def test_missing_response_is_reported(command: Command, serve: Serve) -> None:
         assert f"aiothrottle probe: {problem}" in ended.messages
         assert "secret" not in ended.messages
     assert (broken.audit.sent, late.audit.sent) == (1, 1), "it is not retried"
+
+
+def test_body_that_arrives_in_pieces_is_read_to_its_end(command: Command, serve: Serve) -> None:
+    async def throttle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=429, headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for piece in (b'{"message": "slow down", ', b'"retry_after": 7.5}'):
+            await asyncio.sleep(0.05)
+            await response.write(piece)
+        return response
+
+    document = command("probe", serve(throttle).url, "--yes", "--json").document
+    assert document["retry_after"] == 7.5
 
 
 def test_server_text_cannot_move_the_cursor(command: Command, serve: Serve) -> None:
