@@ -578,11 +578,14 @@ class RetryLoop(Generic[_Request, _Response]):
         """Wait for the next attempt, which has this number. No slot is held during the delay."""
         if permit is None and self._inner_permit is not None:
             permit = self._inner_permit(request)
+        # The pause is long enough, unless `max_pause` has cut it short.
+        cut = outcome.retry_after is not None and outcome.retry_after > self._retry.max_pause
+        pause = 0.0 if cut else outcome.paused
         if permit is not None:
-            seconds = outcome.paused or delay
+            seconds = pause or delay
             permit._engine.observers.retried(attempt, seconds, outcome.status, outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
-        if not outcome.paused:
+        if not pause:
             await asyncio.sleep(delay)
         await self._adapter.prepare_again(request)

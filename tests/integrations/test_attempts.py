@@ -124,6 +124,20 @@ async def test_pauses_double_and_have_jitter() -> None:
 
 
 @virtual
+async def test_retry_after_beyond_the_longest_pause_is_waited_for() -> None:
+    script, limiter = Script((429, after(12)), 200), RateLimiter(concurrency_limit=1)
+    events: list[Event] = []
+    limiter.observe(events.append)
+    async with script.client(limiter, retry=Retry(**EXACT, max_pause=3)) as client:
+        task = asyncio.create_task(client.post(A))
+        await turns(20)
+        assert limiter.statistics().paused_for == pytest.approx(3)
+        assert (await task).status_code == 200
+    assert script.times == [0, 12]
+    assert [it.delay for it in events if isinstance(it, Retried)] == [12]
+
+
+@virtual
 async def test_throttled_request_precedes_waiting_ones() -> None:
     script = Script(429, 200)
     limiter = RateLimiter(concurrency_limit=1)
