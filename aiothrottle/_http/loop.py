@@ -8,8 +8,8 @@ cancellation at each await:
    `key`, `cost`, `priority`. Cancelled, or if a hook raises: nothing was taken.
 1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
 2. Send, and have the response hold the permit. Cancelled, or if it raises: the permit is released.
-3. Call `settle`, and parse the headers. No await; if `settle` raises, the response is closed, which
-   releases the permit.
+3. Parse the headers, and call `settle`. No await; if `settle` raises, a throttled request is
+   reported, and the response closed, which releases the permit.
 4. Read a short body that may report more; call `Retry.should_retry`. Cancelled, or if it raises:
    the response is closed, which releases the permit.
 5. Report the outcome to the limiter, which pauses if the server throttled. No await.
@@ -415,12 +415,16 @@ class RetryLoop(Generic[_Request, _Response]):
             host, status, headers = failure.response
             if server is not None:
                 self._origins.ended(server, status)
-            if permit is not None and terms.settle is not None:
-                settlement = terms.settle_head(status, headers, permit)
-                if settlement is not None:
-                    settlement.end(complete=False)
-            limits, _ = self._read(host, status, headers, permit)
-            return self._decide(host, status, limits, permit, error=error)
+            limits, _ = self._origins.read(host, status, headers)
+            try:
+                if permit is not None and terms.settle is not None:
+                    settlement = terms.settle_head(status, headers, permit)
+                    if settlement is not None:
+                        settlement.end(complete=False)
+            finally:  # a 429 is reported for the others, whatever becomes of this one
+                self._apply(limits, permit)
+                outcome = self._decide(host, status, limits, permit, error=error)
+            return outcome
         if failure.unanswered:
             if server is not None:
                 self._origins.ended(server, None)
@@ -445,11 +449,12 @@ class RetryLoop(Generic[_Request, _Response]):
         # An open websocket is a success.
         verdict = False if status == SWITCHING_PROTOCOLS else None
         try:
+            limits, reads_body = self._origins.read(host, status, headers)
             if permit is not None and terms.settle is not None:
                 settlement = terms.settle_head(status, headers, permit)
                 if settlement is not None:
                     adapter.follow(response, settlement)
-            limits, reads_body = self._read(host, status, headers, permit)
+            self._apply(limits, permit)
             if permit is not None:
                 permit._hold_trial()
             if reads_body is not None:
@@ -461,7 +466,8 @@ class RetryLoop(Generic[_Request, _Response]):
                     # The response is not returned any more, as its body cannot be read.
                     return self._decide(host, status, limits, permit, error=error, lost=True)
                 if body is not None:
-                    limits, _ = self._read(host, status, headers, permit, body)
+                    limits, _ = self._origins.read(host, status, headers, body)
+                    self._apply(limits, permit)
             if should_retry is not None and verdict is None:
                 with adapter.replayed(response) as seen:
                     answer = should_retry(seen)
@@ -479,21 +485,12 @@ class RetryLoop(Generic[_Request, _Response]):
                 await adapter.close(response)
             raise
 
-    def _read(
-        self,
-        host: str,
-        status: int,
-        headers: Mapping[str, str],
-        permit: Permit | None,
-        body: bytes | None = None,
-    ) -> tuple[ServerLimits, bool | None]:
-        """Return what `Origins.read` does, applied to the limiter of the request, if it has one."""
-        limits, reads_body = self._origins.read(host, status, headers, body)
+    def _apply(self, limits: ServerLimits, permit: Permit | None) -> None:
+        """Apply the reported limits to the limiter of the request, if it has one."""
         if permit is not None and (
             limits.remaining is not None or limits.limit is not None or limits.policies
         ):
             apply_limits(permit, limits, self._server_quota, self._retry.max_pause)
-        return limits, reads_body
 
     def _decide(
         self,

@@ -402,6 +402,22 @@ async def test_wrong_settle_closes_the_response(integration: Integration, handle
             assert await left(at) == 100 - number
 
 
+@every(LIMITS)
+async def test_429_is_reported_although_settle_raises(integration: Integration) -> None:
+    async with serve(integration, has_no_price, answer(429)) as at:
+        with pytest.raises(LookupError, match="no such price"):
+            await at.send()
+        assert (at.limiter.statistics().throttled, at.limiter.statistics().pauses) == (1, 1)
+        assert at.held == 0
+
+
+async def test_429_of_a_handshake_is_reported_although_settle_raises() -> None:
+    async with serve(SESSION, has_no_price, answer(429)) as at:
+        with pytest.raises(LookupError, match="no such price"):
+            await at.client.raw.ws_connect(at.url)
+        assert (at.limiter.statistics().throttled, at.held) == (1, 0)
+
+
 class Failing(Reader):
     def __init__(self, place: str) -> None:
         super().__init__()
