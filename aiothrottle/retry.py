@@ -73,7 +73,9 @@ class Retry:
     between 0 and ``backoff * 2 ** (attempt - 1)``, with "decorrelated" jitter between `backoff` and
     three times the delay before; at most `max_backoff` (Marc Brooker, "Exponential Backoff And
     Jitter", AWS Architecture Blog, 2015). A Retry-After shorter than `backoff` is not enough: then
-    the drawn delay counts if it is longer, so no attempts are used up within milliseconds.
+    the drawn delay counts if it is longer, so no attempts are used up within milliseconds. A
+    request whose response has paused a limiter waits for the end of that pause instead, but never
+    shorter than the Retry-After.
 
     Args:
         attempts: How often a request is sent at most, 1 or more; 1: no retry.

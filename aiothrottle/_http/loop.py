@@ -32,8 +32,9 @@ A response is handled by the first line that applies:
 
 - 101, or one that neither the server nor the `Retry` has a rule for: reported, and returned.
 - `should_retry` returned True, or returned None and the server throttled: reported as throttled,
-  and retried with any method, but a 429 or 503 only if it is in `Retry.statuses`. So is a 403
-  without a report of limits in a run of failures that the limiter takes for a limit.
+  and retried with any method, but a 429 or 503 only if it is in `Retry.statuses`, and a 503 without
+  Retry-After only if the method can be repeated. So is a 403 without a report of limits in a run of
+  failures that the limiter takes for a limit.
 - Its status is in `Retry.statuses`, and `should_retry` did not return False: reported, and retried
   if the method can be repeated.
 - Any other: reported, and returned.
