@@ -66,6 +66,7 @@ from aiothrottle._statuses import (
 from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.hooks import Request as HookRequest
+from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.retry import PLAINLY_THROTTLED, RetryQuota
 from aiothrottle.server_limits import apply_limits
@@ -315,6 +316,8 @@ class RetryLoop(Generic[_Request, _Response]):
         known = self._known_terms.get(request) if self._known_terms else None
         usual = self._usual if throttle is None else None
         terms: Terms = known or usual or self._terms(request, throttle)
+        if known is not None:
+            self._renew(terms)
         server = adapter.origin(request) if self._drops else None
         permit: Permit | None = None
         outcome: Outcome[_Response] | None = None
@@ -385,6 +388,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 paid = cost
             delay = again_in
             await self._wait(request, permit, outcome, made + 1, delay)
+            self._renew(terms)
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request; without an admission, its origin as the key."""
@@ -394,6 +398,12 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms
+
+    def _renew(self, terms: Terms) -> None:
+        """Find the limiter of another attempt: `merge` may have moved the key meanwhile."""
+        limiter = self._admission and self._admission.limiter
+        if isinstance(limiter, KeyedRateLimiter):
+            terms.limiter = limiter[terms.key]
 
     def _fail(
         self,

@@ -150,6 +150,18 @@ async def test_throttled_request_precedes_waiting_ones() -> None:
 
 
 @virtual
+async def test_retry_of_a_merged_key_counts_where_it_was_merged() -> None:
+    script, limiter = Script(502, 200), KeyedRateLimiter("1/s")
+    async with script.client(limiter, retry=Retry(**EXACT)) as client:
+        limiter.pause("bucket", 20)
+        task = asyncio.create_task(client.get(A))
+        await turns(20)
+        limiter.merge("a", "bucket")
+        assert (await task).status_code == 200
+    assert script.times == [0, 20]
+
+
+@virtual
 async def test_each_retry_is_reported_to_listeners() -> None:
     """Here of an exception that is retried only because it is given."""
     events: list[Event] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, web
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import (
@@ -24,6 +24,7 @@ from tests.integrations.clients import (
     QUICK,
     SESSION,
     Integration,
+    always,
     in_chunks,
     sessions,
 )
@@ -48,6 +49,20 @@ async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> N
     async with serving(*script) as (url, seen), ClientSession(middlewares=chain) as session:
         await asyncio.gather(*(session.request(it, url) for it in ("PUT", "GET", "GET")))
     assert [method for method, _ in seen] == ["PUT", "PUT", "GET", "GET"]
+
+
+async def test_retry_of_two_middlewares_counts_where_its_key_was_merged() -> None:
+    limiter = KeyedRateLimiter(1000)
+    chain = throttled_middlewares(limiter, retry=QUICK, key=always("route"))
+
+    async def merge(_: web.Request) -> web.Response:
+        limiter.merge("route", "bucket")
+        return web.Response(status=502)
+
+    async with serving(merge, answer()) as (url, _), ClientSession(middlewares=chain) as session:
+        await limiter.record("bucket")
+        assert (await session.get(url)).status == 200
+    assert limiter.statistics("bucket").granted == 1
 
 
 @pytest.mark.parametrize("path", ["whole", "large"])
