@@ -214,7 +214,7 @@ class SharedSemaphore:
         outage.find()
         # Other limiters may have found that the store fails: then it is not asked for each key.
         if now < self._ask_at and (error := outage.too_early()):
-            if self._has_failed:
+            if self._has_failed and outage.choice == "raise":
                 return Order(_raise(error), bool, self._rejected)
             assert outage.health.error is not None
             return Order(_raise(outage.health.error), bool, self._failed)

@@ -1,12 +1,14 @@
 """Shared slots in an outage: which a process may use, and what the store learns afterwards."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency, StoreUnavailable
 from aiothrottle.stores import Claim, Granted, Key
+from aiothrottle.stores.store import OnStoreError
 from tests.outages.processes import OUTAGES
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
@@ -138,6 +140,25 @@ async def test_error_that_is_no_outage_ends_the_outage_and_is_seldom_repeated() 
     await asyncio.sleep(10.0)
     assert len(link.claims) - asked < 40
     permit.release()
+
+
+@pytest.mark.parametrize("choice", ["local", "open", "closed"])
+async def test_fallback_serves_a_key_whose_last_error_was_no_outage(choice: OnStoreError) -> None:
+    link = Link(Shared())
+    make = partial(RateLimiter, concurrency_limit=SharedConcurrency(1), store=link)
+    finder, damaged = make(key="sound"), make(key="damaged", on_store_error=choice)
+    (await damaged.acquire()).release()
+    link.error = ValueError("damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        await damaged.acquire()
+    link.error = UNREACHABLE
+    for seconds in (0.1, 0.0):
+        with pytest.raises(StoreUnavailable):
+            await finder.acquire()
+        await asyncio.sleep(seconds)
+    waiter = asyncio.create_task(damaged.acquire())
+    done, _ = await asyncio.wait([waiter], timeout=0.01)
+    assert [task.exception() for task in done] == ([] if choice == "closed" else [None])
 
 
 @pytest.mark.parametrize("mode", OUTAGES)
