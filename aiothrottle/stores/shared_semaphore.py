@@ -238,6 +238,8 @@ class SharedSemaphore:
         self._forget_failures()
         if self.outage.is_down:
             self.outage.call_answered()
+        elif self.outage.health.failures:
+            self.outage.health.call_answered()
         self._semaphore.add(granted.granted)
         self._answered_at = now
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import weakref
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -89,12 +90,16 @@ def limiter_of(client: Client, key: str, choice: OnStoreError) -> RateLimiter:
 
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "limit", [{"rate_limit": "20/s"}, {"concurrency_limit": SharedConcurrency(2)}]
+)
 async def test_answer_to_another_limiter_ends_the_outage(
-    choice: OnStoreError, closes: bool, caplog: pytest.LogCaptureFixture
+    choice: OnStoreError, closes: bool, limit: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     client = Client(server := Server())
-    first, other = (limiter_of(client, key, choice) for key in "ab")
+    make = partial(RateLimiter, store=client, on_store_error=choice, **limit)
+    first, other = (make(key=key) for key in "ab")
     await ask(other)
     for _ in range(2):
         server.mode = "refuses"
@@ -105,7 +110,7 @@ async def test_answer_to_another_limiter_ends_the_outage(
         await visit(other)
         await rest()
         if closes:
-            first = limiter_of(client, "a", choice)
+            first = make(key="a")
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
 
 
