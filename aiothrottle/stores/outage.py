@@ -110,6 +110,9 @@ class FailoverStore:
                 self.outage.call_failed(error)
                 if self.outage.choice == "raise":
                     raise self.outage.error_for(error) from error.__cause__
+            except Exception:
+                self._server_answered()  # all the same: the next call raises it too
+                raise
             else:
                 if answer is None:
                     return _TO_A_REFUND
@@ -148,8 +151,7 @@ class FailoverStore:
             ours = StoreUnavailable(f"{message_of(error)}; {more}")
             raise ours from error.__cause__
 
-    def _call_answered(self, answer: Answer, step: Step | None) -> None:
-        """Note an answer of the store to a step, unless the share has counted that."""
+    def _server_answered(self) -> None:
         outage = self.outage
         if outage.is_down:
             # A call from before the outage does not end it: the store has to get what was spent.
@@ -157,6 +159,11 @@ class FailoverStore:
                 outage.call_answered()
         elif outage.health.failures:
             outage.health.call_answered()
+
+    def _call_answered(self, answer: Answer, step: Step | None) -> None:
+        """Note an answer of the store to a step, unless the share has counted that."""
+        self._server_answered()
+        outage = self.outage
         if outage.choice == "local" and not (outage.is_down or self._share_holds()):
             now, spent = self._clock(), 0.0
             if step is not None and step.method == "reserve":

@@ -161,6 +161,23 @@ async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnSto
         await limiter.peek()
 
 
+async def test_error_that_is_no_outage_ends_the_outage_with_raise() -> None:
+    client = Client(server := Server())
+    sound, damaged = (RateLimiter("20/s", store=client, key=key) for key in ("sound", "damaged"))
+    await server.record("damaged", TokenBucket("1/min"))
+    server.mode = "refuses"
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await sound.try_acquire()
+        await asyncio.sleep(0.5)
+    await back(server)
+    with pytest.raises(ValueError, match="another algorithm"):
+        await damaged.try_acquire()
+    assert await sound.try_acquire()
+    assert sound.statistics().store_up
+    assert damaged.statistics().store_up
+
+
 async def test_open_keeps_the_slots_of_this_process() -> None:
     server, limiter = process("open", "2/min", concurrency_limit=3)
     await fall(limiter, server)
