@@ -114,9 +114,10 @@ class FailoverStore:
                 self._server_answered()  # all the same: the next call raises it too
                 raise
             else:
+                self._server_answered()
                 if answer is None:
                     return _TO_A_REFUND
-                self._call_answered(answer, step)
+                self._note_answer(answer, step)
                 return answer
         return self._fallback.apply(self._clock(), step)
 
@@ -138,7 +139,8 @@ class FailoverStore:
         finally:
             for cost, instant in zip(granted[taken:], here.instants[taken:], strict=True):
                 self._fallback.refund(self._clock(), cost, instant)
-        self._call_answered(answer, None)
+        self._server_answered()
+        self._note_answer(answer, None)
         wait = max(answer.retry_after, here.retry_after)
         return dataclasses.replace(answer, retry_after=wait)
 
@@ -160,9 +162,8 @@ class FailoverStore:
         elif outage.health.failures:
             outage.health.call_answered()
 
-    def _call_answered(self, answer: Answer, step: Step | None) -> None:
-        """Note an answer of the store to a step, unless the share has counted that."""
-        self._server_answered()
+    def _note_answer(self, answer: Answer, step: Step | None) -> None:
+        """Keep the share as full as the record, by an answer to a step; None: it has counted it."""
         outage = self.outage
         if outage.choice == "local" and not (outage.is_down or self._share_holds()):
             now, spent = self._clock(), 0.0

@@ -178,6 +178,22 @@ async def test_error_that_is_no_outage_ends_the_outage_with_raise() -> None:
     assert damaged.statistics().store_up
 
 
+async def test_refund_that_is_answered_ends_the_outage_with_raise() -> None:
+    client = Client(server := Server())
+    limiter, other = (RateLimiter("20/s", store=client, key=key) for key in "ab")
+    permit = await other.acquire(5)
+    server.mode = "refuses"
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await limiter.try_acquire()
+        await asyncio.sleep(0.5)
+    await back(server)
+    permit.settle(1)
+    await rest()
+    assert other.statistics().store_up
+    assert await limiter.try_acquire()
+
+
 async def test_open_keeps_the_slots_of_this_process() -> None:
     server, limiter = process("open", "2/min", concurrency_limit=3)
     await fall(limiter, server)
