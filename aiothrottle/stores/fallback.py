@@ -244,6 +244,16 @@ def _most(algorithm: Algorithm[Any]) -> float:
     return algorithm.capacity
 
 
+def expire(algorithm: Algorithm[Any]) -> bool:
+    """Return whether tokens count for a fixed time, whatever else is spent meanwhile.
+
+    Those in a bucket make it fuller until it is empty, however late that is.
+    """
+    if isinstance(algorithm, AllOf | PerResource):
+        return all(expire(each) for each in algorithm.algorithms)
+    return isinstance(algorithm, Window)
+
+
 # ---- the tokens that were spent lately -----------------------------------------------------------
 
 

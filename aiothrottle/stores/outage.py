@@ -2,8 +2,8 @@
 
 Strategy. While the store fails no request waits for it: the fallback answers, and `Health` has the
 server tried. When it is back, what was spent meanwhile and still counts is recorded there before it
-grants anything, and refunded when it would have left the record. For a while this process keeps to
-its share as well, until the other processes are back, too: so the return is no burst.
+grants anything, and refunded when it would have left a record of windows. For a while this process
+keeps to its share as well, until the other processes are back, too: so the return is no burst.
 
 Calls that are due for the store itself (`due_in`, `maintain`) are made by the limiter's `Caller`.
 
@@ -23,7 +23,7 @@ from aiothrottle.amounts import common, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
-from aiothrottle.stores.fallback import Fallback, Here, Spent
+from aiothrottle.stores.fallback import Fallback, Here, Spent, expire
 from aiothrottle.stores.health import Outage, message_of
 from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
@@ -74,7 +74,7 @@ class FailoverStore:
         self.is_wanted: bool = False
         # Records the spent tokens as the store is back: nothing is granted meanwhile.
         self._returning: asyncio.Task[None] | None = None
-        #: What was recorded when the store was back, and for which instant.
+        #: What was recorded when the store was back, and for which instant, if it expires.
         self.recorded: tuple[Spent, float] | None = None
         self._share_until = -math.inf  # until then the share holds as well as the store
 
@@ -258,7 +258,8 @@ class FailoverStore:
             if self.outage.choice == "open":  # it may have been any number
                 most = (await store.peek(key, algorithm, 0.0)).remaining
             if cost := spent.cap(most):
-                self.recorded = spent, (await store.record(key, algorithm, cost)).now
+                answer = await store.record(key, algorithm, cost)
+                self.recorded = (spent, answer.now) if expire(algorithm) else None
         except StoreUnavailable as error:
             self.outage.call_failed(error)
             return

@@ -270,6 +270,28 @@ async def test_late_record_expires_with_its_period() -> None:
 
 
 @pytest.mark.parametrize(
+    "rate",
+    [
+        {"algorithm": TokenBucket("10/10s")},
+        {"rate": ["10/10s", "100/10s"], "algorithm": TokenBucket},
+        {"rate": {"requests": "10/10s"}, "algorithm": TokenBucket},
+    ],
+    ids=["one", "several", "resources"],
+)
+async def test_late_record_in_a_bucket_is_not_refunded(rate: dict[str, Any]) -> None:
+    server, limiter = process("local", **({"rate": None} | rate), guard=0.0)
+    await limiter.peek()
+    await fall(limiter, server)
+    begin = now()
+    granted = len([each for _ in range(10) if (each := await limiter.try_acquire())])
+    await back(server)
+    while now() < begin + 30.0:
+        await limiter.acquire()
+        granted += 1
+    assert granted <= 10 + (now() - begin)
+
+
+@pytest.mark.parametrize(
     ("error", "is_swallowed"),
     [(StoreUnavailable("away"), True), (ValueError("damaged"), True), (OSError("a bug"), False)],
     ids=["outage", "damaged", "bug"],
