@@ -106,10 +106,10 @@ class SharedSemaphore:
         #: Whether the store fails.
         self.outage: Outage = Outage(store, key, on_store_error, report=changed)
         self._local_share = local_share
-        # Whether the last call failed; and how many slots may be used without the store, None while
-        # the fallback does not serve.
+        # Whether the last call failed; and how many slots were held when the fallback began to
+        # serve, None while it does not.
         self._has_failed = False
-        self._without_store: int | None = None
+        self._held_before: int | None = None
         self._is_closed = False
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf
@@ -136,14 +136,16 @@ class SharedSemaphore:
 
     def tidy(self, now: float) -> None:  # noqa: ARG002 - a free slot does not grow old
         """Use slots without the store while the fallback serves, as many as it allows."""
-        if self._without_store is not None:
+        if self._held_before is not None:
             held, wanted = self._count()
-            self._semaphore.add(max(0, min(wanted, self._without_store - held)))
+            most = self._slots_without_store(self._held_before)
+            self._semaphore.add(max(0, min(wanted, most - held)))
 
     def closed_for(self, now: float) -> float:
         """Return the seconds until a failing store is asked again, if no slot is used meanwhile."""
         # It may be asked now, but has not answered yet.
-        return max(FIRST_PAUSE, self._ask_at - now) if self._without_store == 0 else 0.0
+        is_closed = self._held_before is not None and self.outage.choice == "closed"
+        return max(FIRST_PAUSE, self._ask_at - now) if is_closed else 0.0
 
     @asynccontextmanager
     async def try_lease(self, *, asks: bool) -> AsyncGenerator[None]:
@@ -159,7 +161,7 @@ class SharedSemaphore:
         trying.add(mark)
         try:
             self.tidy(self._bucket.clock())
-            if asks and not (self._semaphore.free or self._without_store is not None):
+            if asks and not (self._semaphore.free or self._held_before is not None):
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
                 self._changed(None)
@@ -185,7 +187,7 @@ class SharedSemaphore:
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
         if self._has_failed:  # new waiters ask at once; otherwise the pause has to end
-            is_due = self.outage.is_back or (bool(wanted) and self._without_store is None)
+            is_due = self.outage.is_back or (bool(wanted) and self._held_before is None)
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_woken = self._is_woken and bool(wanted)
@@ -230,7 +232,7 @@ class SharedSemaphore:
 
     def _granted(self, claim: Claim, tries: int, granted: "Granted") -> None:
         now = self._bucket.clock()
-        if granted.lost and self._without_store is None:
+        if granted.lost and self._held_before is None:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
@@ -302,15 +304,15 @@ class SharedSemaphore:
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
         self._ask_at = now + pause
         if isinstance(error, StoreUnavailable) and outage.choice != "raise":
-            if self._without_store is None:
+            if self._held_before is None:
                 # A claim without an answer is retried for a lease: slots that the store may have
                 # granted have to be returned.
                 self._answered_at = max(self._answered_at, now)
-                self._without_store = self._slots_without_store()
+                self._held_before, _ = self._count()
             self.tidy(now)
             self._settle(len(self._tries))
             return None
-        self._without_store = None
+        self._held_before = None
         return self._rejected(error)
 
     def _rejected(self, error: Exception) -> Exception:
@@ -318,7 +320,7 @@ class SharedSemaphore:
         self._settle(len(self._tries), error)
         return error
 
-    def _slots_without_store(self) -> int:
+    def _slots_without_store(self, held_before: int) -> int:
         """Return how many slots the fallback allows."""
         shared, choice = self.shared, self.outage.choice
         if choice != "local":
@@ -326,14 +328,13 @@ class SharedSemaphore:
         if self._local_share is not None:
             # The product may be off by a rounding: 0.29 * 100 is below 29.
             return max(1, math.floor(shared.limit * self._local_share + ROUNDING))
-        held, _ = self._count()
         # What each held when the store failed is not more than all may have together.
-        return shared.per_process or max(1, held)
+        return shared.per_process or max(1, held_before)
 
     def _forget_failures(self) -> None:
         """Begin anew, as the store answers, or there is nothing to call for."""
         self.outage.unfollow()
-        self._has_failed, self._without_store = False, None
+        self._has_failed, self._held_before = False, None
 
     def _rest(self) -> None:
         """Have no claim due until something changes: the store has nothing of this owner."""

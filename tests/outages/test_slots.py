@@ -69,6 +69,18 @@ async def test_share_of_slots_is_bounded_and_rounded_down(
     assert other.statistics().in_flight == slots
 
 
+async def test_update_applies_to_the_share_of_slots_too() -> None:
+    link = Link(Shared())
+    limiter = share(link, 10, on_store_error="local", local_share=0.5)
+    link.error = UNREACHABLE
+    assert await inside(limiter, 3) == 3
+    limiter.update(concurrency_limit=SharedConcurrency(8, 3.0))
+    assert await inside(limiter, 3) == 1
+    limiter.update(concurrency_limit=SharedConcurrency(10, 3.0))
+    await asyncio.sleep(1.0)  # with the next try
+    assert limiter.statistics().in_flight == 5
+
+
 async def test_short_lease_is_claimed_again_within_it() -> None:
     link = Link(Shared())
     limiter = share(link, lease=0.3, on_store_error="closed")
