@@ -116,9 +116,10 @@ class SharedSemaphore:
         # The random part of the owner's name, the name, and the number of its last claim.
         self._letters, self._owner, self._number = secrets.token_hex(8), "", 0
         # How many slots the store has as held and as wanted; None while that is uncertain, as a
-        # claim is under way or was not answered; and when the last one was answered.
+        # claim is under way or was not answered. Then the slots that the store may have granted
+        # have to be returned, until the lease of the last claim for any has expired.
         self._known: tuple[int, int] | None = (0, 0)
-        self._answered_at = -math.inf
+        self._leased_at = -math.inf
         # Whether the store wakes the owner, and whether it has since the last claim.
         self._listens = self._is_woken = False
         # The next pause between two calls if it does not.
@@ -183,7 +184,7 @@ class SharedSemaphore:
         held, wanted = self._count()
         if not (held or wanted):
             gives_up = self._is_closed and self._has_failed
-            if gives_up or (known is None and now >= self._answered_at + self.shared.lease):
+            if gives_up or (known is None and now >= self._leased_at + self.shared.lease):
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
         if self._has_failed:  # new waiters ask at once; otherwise the pause has to end
@@ -224,6 +225,8 @@ class SharedSemaphore:
         self._semaphore.add(held - self._semaphore.slots)
         self._is_woken = False
         self._known = None
+        if held or wanted:
+            self._leased_at = now
         self._number += 1
         shared = self.shared
         claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
@@ -243,7 +246,6 @@ class SharedSemaphore:
         elif self.outage.health.failures:
             self.outage.health.call_answered()
         self._semaphore.add(granted.granted)
-        self._answered_at = now
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
         self._known = (held, wanted)
         if held or wanted:
@@ -305,9 +307,6 @@ class SharedSemaphore:
         self._ask_at = now + pause
         if isinstance(error, StoreUnavailable) and outage.choice != "raise":
             if self._held_before is None:
-                # A claim without an answer is retried for a lease: slots that the store may have
-                # granted have to be returned.
-                self._answered_at = max(self._answered_at, now)
                 self._held_before, _ = self._count()
             self.tidy(now)
             self._settle(len(self._tries))
