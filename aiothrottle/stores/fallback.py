@@ -78,7 +78,7 @@ class Fallback:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, by another clock."""
+        """Begin anew, by another clock, or as the record was deleted."""
         #: The tokens that were granted since the store fails; None while it does not fail.
         self.spent: Spent | None = None
         # What all processes are known to have spent, and assumed to spend; None unless "local".

@@ -145,13 +145,17 @@ class FailoverStore:
         return dataclasses.replace(answer, retry_after=wait)
 
     async def clear(self) -> None:
-        """Forget the record, in the store."""
+        """Forget the record, in the store and here."""
         try:
             await self._guarded.clear(self.key)
         except StoreUnavailable as error:
             more = f"the record of {self.key!r:.200} may still be there"
             ours = StoreUnavailable(f"{message_of(error)}; {more}")
             raise ours from error.__cause__
+        self.recorded = None
+        self._fallback.forget()
+        if self.outage.is_down:
+            self._fallback.begin_outage()
 
     def _server_answered(self) -> None:
         outage = self.outage

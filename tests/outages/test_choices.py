@@ -320,6 +320,28 @@ async def test_failed_refund_stays_spent_and_hides_no_bug(
     assert server.recorded == [6.0]
 
 
+@pytest.mark.parametrize("choice", ["local", "open"])
+async def test_reset_forgets_what_an_outage_has_spent(choice: OnStoreError) -> None:
+    server, limiter = process(choice, "5/min", guard=0.0)
+    await fall(limiter, server)
+    assert all([await limiter.try_acquire() for _ in range(5)])
+    server.mode = "up"
+    await limiter.reset()  # before the limiter has found that the store is back
+    await limiter.try_acquire()
+    await back(server)
+    assert limiter.statistics().store_up
+    assert server.recorded == [1.0]
+    assert (await limiter.peek()).remaining == 4.0
+
+
+async def test_reset_forgets_what_the_share_has_spent() -> None:
+    server, limiter = process("local", "5/min", guard=0.0)
+    assert all([await limiter.try_acquire() for _ in range(5)])
+    await limiter.reset()
+    await fall(limiter, server)
+    assert all([await limiter.try_acquire() for _ in range(5)])
+
+
 STORED: dict[str, Any] = {"store": MemoryStore(), "key": "k"}
 
 
