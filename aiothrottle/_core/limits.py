@@ -471,7 +471,7 @@ def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
     if not isinstance(algorithm, type):
         if isinstance(algorithm, SupportsRate) and algorithm.rate is None:
             return algorithm.with_rate(rate)
-        raise ValueError(f"two rates: rate_limit={rate} and that of {algorithm!r}; give one")
+        raise ValueError(f"two rates: rate_limit and that of {algorithm!r}; give one")
     try:
         return algorithm(rate)  # type: ignore[call-arg]
     except TypeError as error:

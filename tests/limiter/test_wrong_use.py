@@ -76,7 +76,7 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     ({"rate_limit": "server", "guard": -1}, V, "guard"),
     ({"rate_limit": "server", "guard": "Auto"}, T, "guard"),
     ({"rate_limit": "server", "algorithm": WaitUntil(1, 2, 3)}, V, "two rates"),
-    ({"rate_limit": "server", "algorithm": SlidingWindowLog(20)}, V, "two rates"),
+    ({"rate_limit": "server", "algorithm": SlidingWindowLog(20)}, V, "rates: rate_limit and"),
     ({"rate_limit": "server", "algorithm": Cooldown}, T, "give an instance"),
     *(
         ({"rate_limit": AdaptiveRate(10, 1, 100), **each}, V, "algorithm of its own")
