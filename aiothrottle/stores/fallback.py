@@ -244,13 +244,13 @@ def _most(algorithm: Algorithm[Any]) -> float:
     return algorithm.capacity
 
 
-def expire(algorithm: Algorithm[Any]) -> bool:
-    """Return whether tokens count for a fixed time, whatever else is spent meanwhile.
+def expires(algorithm: Algorithm[Any]) -> bool:
+    """Return whether a token stops to count after a fixed time, as in a window.
 
-    Those in a bucket make it fuller until it is empty, however late that is.
+    In a bucket it counts until the bucket is empty, however late that is.
     """
     if isinstance(algorithm, AllOf | PerResource):
-        return all(expire(each) for each in algorithm.algorithms)
+        return all(expires(each) for each in algorithm.algorithms)
     return isinstance(algorithm, Window)
 
 

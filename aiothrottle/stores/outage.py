@@ -23,7 +23,7 @@ from aiothrottle.amounts import common, total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
-from aiothrottle.stores.fallback import Fallback, Here, Spent, expire
+from aiothrottle.stores.fallback import Fallback, Here, Spent, expires
 from aiothrottle.stores.health import Outage, message_of
 from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
@@ -111,7 +111,7 @@ class FailoverStore:
                 if self.outage.choice == "raise":
                     raise self.outage.error_for(error) from error.__cause__
             except Exception:
-                self._server_answered()  # all the same: the next call raises it too
+                self._server_answered()  # it is an error of this record, not of the server
                 raise
             else:
                 self._server_answered()
@@ -263,7 +263,7 @@ class FailoverStore:
                 most = (await store.peek(key, algorithm, 0.0)).remaining
             if cost := spent.cap(most):
                 answer = await store.record(key, algorithm, cost)
-                self.recorded = (spent, answer.now) if expire(algorithm) else None
+                self.recorded = (spent, answer.now) if expires(algorithm) else None
         except StoreUnavailable as error:
             self.outage.call_failed(error)
             return
