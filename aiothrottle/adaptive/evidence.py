@@ -19,7 +19,7 @@ more tokens. If it often gets fewer, it was chance after all. An event that foll
 one says nothing about that: a full window throttles several times. But if less is admitted in a
 second as the rate falls, that is chance: a limit would admit as much as before. Once several events
 in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a fifth
-of the requests is throttled, there is a limit after all.
+of the requests is throttled, there is a limit after all, or so it seems: each time it takes longer.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
@@ -230,15 +230,15 @@ class Evidence:
     #: The events of the search that had few tokens before them: when, and the tokens until then.
     scarce: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_OF))
     tokens: float = 0.0
-    #: How often that was a limit after all: each time it takes more events to believe in chance.
-    mistakes: int = 0
+    #: How often those were too many: each time it takes more of them to doubt chance.
+    doubts: int = 0
     #: What it admits at once, where it limits that instead.
     slots: LearnedSlots = field(default_factory=lambda: LearnedSlots(math.inf))
 
     @property
     def is_by_chance(self) -> bool:
         """Whether 429s are taken for chance."""
-        return self.by_chance >= _BY_CHANCE * (1 + self.mistakes)
+        return self.by_chance >= _BY_CHANCE
 
     @property
     def is_near(self) -> bool:
@@ -251,13 +251,13 @@ class Evidence:
         Args:
             is_chance: Whether smaller bursts have made 429s no rarer.
         """
-        if not self.is_by_chance and (not is_chance or self.mistakes):
+        if not self.is_by_chance and (not is_chance or self.doubts):
             return False
         self.excess += 1.0
-        if self.excess <= _TOO_MANY:
+        if self.excess <= _TOO_MANY * (1 + self.doubts):
             return True
         # That was chance too, perhaps: the next event has to show whether there is a limit.
-        self.mistakes += 1
+        self.doubts += 1
         self.by_chance = self.excess = 0.0
         self.has_sign, self.many = False, math.inf
         return False

@@ -365,15 +365,15 @@ def test_single_429s_are_a_limit_if_the_same_number_is_admitted() -> None:
     assert not any(event(evidence, 1.1 * n, throttled=1, admitted=n * 7 % 20) for n in range(30))
 
 
-def test_chance_that_was_a_limit_after_all_is_doubted() -> None:
+def test_chance_is_doubted_after_many_429s_and_after_more_each_time() -> None:
     evidence, at = evidence_of_a_rate(), 0.0
-    for needed in (5, 8, 12):  # events; the very first one tells nothing
+    for needed, most in (5, 10), (4, 20), (4, 30):  # the very first event tells nothing
         for _ in range(needed):
-            assert not evidence.waits_alone(is_chance=needed > 5)
+            assert not evidence.waits_alone(is_chance=most > 10)
             event(evidence, at, throttled=1, admitted=10 + 30 * (at % 4.0 == 0.0))
             at += 2.0
-        alone = [evidence.waits_alone(is_chance=False) for _ in range(11)]
-        assert alone == [True] * 10 + [False]
+        alone = [evidence.waits_alone(is_chance=False) for _ in range(most + 1)]
+        assert alone == [True] * most + [False]
 
 
 def test_old_event_tells_nothing() -> None:
