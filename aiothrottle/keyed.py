@@ -460,7 +460,9 @@ class KeyedRateLimiter:
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
             engine = limiter._engine
-            if engine.is_forgettable():
+            if engine.observers.listeners != self._listeners:
+                self._limiters[key] = limiter  # it has an observer of its own, which waits
+            elif engine.is_forgettable():
                 dropped.append((key, engine.bucket, engine.observers))
             else:
                 self._limiters[key] = limiter  # at the end: the others are checked first

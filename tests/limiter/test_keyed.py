@@ -168,6 +168,22 @@ async def test_reference_to_an_idle_key_shares_its_limiter(kind: str) -> None:
     assert await limiter.try_acquire("a")
 
 
+async def test_key_with_an_observer_of_its_own_is_not_forgotten() -> None:
+    limiter = KeyedRateLimiter("1/s")
+    limiter.observe(lambda _: None)  # one of all keys keeps none of them
+    seen: list[events.Event] = []
+    stop = limiter["a"].observe(seen.append)
+    for _ in range(2):
+        await visit(limiter["a"])
+        await visit(limiter["b"])
+        await asyncio.sleep(100)
+    assert (len(seen), [*limiter]) == (2, ["a"])
+    stop()
+    await visit(limiter["b"])
+    await asyncio.sleep(100)
+    assert not len(limiter)
+
+
 async def test_key_remembers_what_its_last_reference_did() -> None:
     limiter = KeyedRateLimiter("2/s")
     async with limiter.throttle("a") as permit:
