@@ -331,7 +331,22 @@ class KeyedRateLimiter:
             priority: As for `RateLimiter.throttle`.
             timeout: As for `RateLimiter.throttle`.
         """
-        return self[key].throttled(cost, priority=priority, timeout=timeout)
+        check = self[key].throttled(cost, priority=priority, timeout=timeout)
+
+        def decorate(
+            function: Callable[_Parameters, Awaitable[_Result]],
+        ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
+            check(function)
+
+            # Not that of the limiter, as the key may be merged into another one.
+            @functools.wraps(function)
+            async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+                async with self.throttle(key, cost, priority=priority, timeout=timeout):
+                    return await function(*args, **kwargs)
+
+            return wrapper
+
+        return decorate
 
     def statistics(self, key: Hashable) -> Statistics:
         """`RateLimiter.statistics` of that key, since it was last forgotten.

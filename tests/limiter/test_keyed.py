@@ -329,6 +329,21 @@ async def test_pause_of_a_merged_key_holds_for_the_other() -> None:
     assert await visit(limiters["bucket"]) >= 5.0
 
 
+async def test_decorated_function_follows_its_merged_key() -> None:
+    limiters = KeyedRateLimiter("1/s")
+    starts_at: list[float] = []
+
+    @limiters.throttled("/a")
+    async def call() -> None:
+        starts_at.append(now())
+
+    await call()
+    await visit(limiters["bucket"])
+    limiters.merge("/a", "bucket")
+    await asyncio.gather(call(), visit(limiters["bucket"]), call())
+    assert starts_at == [0.0, 1.0, 3.0]
+
+
 async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
     limiters = KeyedRateLimiter("1/h")
     for key in ("/a", "bucket"):
