@@ -287,8 +287,9 @@ class KeyedRateLimiter:
         ...     limiter.merge(route, response.headers.get("X-RateLimit-Bucket", route))
         """
         self._thread = check_thread(self._loop, self._thread)
-        if self._defaults.get("store") is not None:
-            raise ValueError("keys of a store cannot be merged: each has a record there")
+        for each in (key, into):
+            if {**self._defaults, **self._overrides.get(each, {})}.get("store") is not None:
+                raise ValueError("keys of a store cannot be merged: each has a record there")
         old, new = self._limiters.get(key), self._limiters.get(into)
         if key == into or (old is not None and old is new):
             return

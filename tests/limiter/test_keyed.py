@@ -344,6 +344,14 @@ async def test_decorated_function_follows_its_merged_key() -> None:
     assert starts_at == [0.0, 1.0, 3.0]
 
 
+async def test_key_of_an_override_with_a_store_is_not_merged() -> None:
+    override = {"store": MemoryStore(), "key": "shared"}
+    limiters = KeyedRateLimiter("5/s", overrides={"stored": override})
+    for key, into in (("/a", "stored"), ("stored", "/a")):
+        with pytest.raises(ValueError, match="keys of a store cannot be merged"):
+            limiters.merge(key, into)
+
+
 async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
     limiters = KeyedRateLimiter("1/h")
     for key in ("/a", "bucket"):
