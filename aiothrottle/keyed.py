@@ -309,7 +309,7 @@ class KeyedRateLimiter:
             spent = used(*engine.bucket.own, engine.bucket.now()) + engine.queue.cost
             new._engine.charge_here(spent)  # the parent was charged by the requests
             if left := engine.pause.left(engine.bucket.clock()):
-                new._engine.pause_for(left, "requested")
+                new._engine.pause_for(left, engine.observers.pause_reason)
             self._alive[object()] = engine  # it has no key any more, but waiters to serve
             weakref.finalize(engine, self._absorb, engine.bucket, engine.observers).atexit = False
 

@@ -81,6 +81,8 @@ class Observers:
     retries: int = 0
     #: Pauses, as `Paused` reports them.
     pauses: int = 0
+    #: Why the limiter was last paused.
+    pause_reason: events.Reason = "requested"
     #: Requests that were granted, and cancelled before they could start.
     withdrawn: int = 0
     waits: Waits = field(default_factory=Waits)
@@ -122,6 +124,7 @@ class Observers:
         if logger.isEnabledFor(logging.INFO):
             self._log_pause(seconds, reason)
         self.pauses += 1
+        self.pause_reason = reason
         if self.listeners:
             self.emit(events.Paused(self.key, seconds, reason))
 

@@ -352,6 +352,19 @@ async def test_key_of_an_override_with_a_store_is_not_merged() -> None:
             limiters.merge(key, into)
 
 
+async def test_pause_of_a_merged_key_keeps_its_reason() -> None:
+    limiters = KeyedRateLimiter("1/s")
+    pauses: list[events.Event] = []
+    await visit(limiters["bucket"])
+    async with limiters.throttle("/a") as permit:
+        permit.report_throttled(30.0)
+    limiters.observe(pauses.append)
+    limiters.merge("/a", "bucket")
+    assert [(it.key, it.reason) for it in pauses if isinstance(it, events.Paused)] == [
+        ("bucket", "retry-after")
+    ]
+
+
 async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
     limiters = KeyedRateLimiter("1/h")
     for key in ("/a", "bucket"):
