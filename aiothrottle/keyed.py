@@ -518,6 +518,11 @@ def check_limiter(limiter: object) -> None:
         )
 
 
+def engine_of(limiter: AnyLimiter, key: Hashable) -> Engine | None:
+    """Return the engine of a key, or of a limiter without keys; None: the key has none now."""
+    return limiter._engine if isinstance(limiter, RateLimiter) else limiter._alive.get(key)
+
+
 def engines_of(limiter: AnyLimiter) -> list[Engine]:
     """Return the engine of a limiter, or the engines of all keys, to read them; in any thread."""
     if isinstance(limiter, RateLimiter):

@@ -1,11 +1,11 @@
 """Gauges: the present state of limiters, for metrics. Read-only, so any thread may call them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from aiothrottle._checks import check_whole, shown
 from aiothrottle._core.engine import Engine
-from aiothrottle.keyed import AnyLimiter, check_limiter, engines_of
+from aiothrottle.keyed import AnyLimiter, check_limiter, engine_of, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 
@@ -28,6 +28,14 @@ def in_flight(limiter: AnyLimiter) -> int:
 def waiting(limiter: AnyLimiter) -> int:
     """Return how many requests wait, for all keys together."""
     return sum(engine.waiting for engine in engines_of(limiter))
+
+
+def store_answers(limiter: AnyLimiter, key: Hashable) -> bool:
+    """Return whether the store answers this process, and serves the requests of a key."""
+    engine = engine_of(limiter, key)
+    if engine is None or not engine.store_up:
+        return False
+    return not any(caller.part.outage.health.failures for caller in engine.callers)
 
 
 def concurrency_limit(limiter: AnyLimiter) -> int | None:

@@ -119,6 +119,9 @@ class Recording(Generic[S]):
             case events.Granted():  # the first, since the most frequent
                 for series in self._series_of(event.key):
                     series.grant(event)
+                # A key that is forgotten in an outage emits no `StoreUp`.
+                if self.store_up is False and gauges.store_answers(self.limiter, event.key):
+                    self.store_up, self.store_down_since = True, None
             case events.Throttled() | events.Retried():
                 self._count(event, "")
             case events.Rejected():

@@ -16,11 +16,19 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter, ThrottleTimeout, TokenBucket
+from aiothrottle import (
+    AdaptiveRate,
+    KeyedRateLimiter,
+    RateLimiter,
+    StoreUnavailable,
+    ThrottleTimeout,
+    TokenBucket,
+)
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.stores import MemoryStore
 from tests.metrics.causing import outage, retries
+from tests.support.failing import Client, Server
 from tests.support.virtually import now, turns
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana.json"
@@ -167,6 +175,20 @@ async def test_store_has_a_gauge_after_outage(prometheus: Prometheus, telemetry:
         assert telemetry.values()["store.outages"] == {(): 1}
         await end()
         assert prometheus("store_up") == 1
+
+
+async def test_outage_ends_also_if_its_key_was_forgotten(prometheus: Prometheus) -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiter = KeyedRateLimiter("5/s", store=Client(server), key="key")
+    prometheus.metrics.watch(limiter, "api")
+    with pytest.raises(StoreUnavailable):
+        await limiter.acquire("a")
+    await asyncio.sleep(100)
+    assert (len(limiter), prometheus("store_up")) == (0, 0)
+    server.mode = "up"
+    await limiter.acquire("b")
+    assert prometheus("store_up") == 1
 
 
 async def test_rate_is_read_from_any_algorithm(prometheus: Prometheus) -> None:
