@@ -433,7 +433,7 @@ class KeyedRateLimiter:
         engine = self._alive.get(key)
         if engine is None:
             engine = self._new_engine(key)
-            engine.closed = self._closed
+            engine.closed = engine.made_closed = self._closed
             engine.observers.key = key
             engine.observers.listeners = self._listeners
             if self._reported:

@@ -265,6 +265,17 @@ async def test_aclose_closes_every_key_but_not_the_parent() -> None:
         await drained.acquire("a")
 
 
+async def test_closed_limiter_forgets_new_keys() -> None:
+    limiter = KeyedRateLimiter("1/s")
+    await visit(limiter["a"])
+    await limiter.aclose()
+    for key in range(100):
+        with pytest.raises(errors.LimiterClosed):
+            await limiter.acquire(key)
+    await asyncio.sleep(100)
+    assert [*limiter] == ["a"]
+
+
 def test_next_loop_finds_the_buckets_and_forgets_keys() -> None:
     clock = VirtualTimeLoop()
     limiter, idle = KeyedRateLimiter("2/h", clock=clock.time), KeyedRateLimiter("2/s")
