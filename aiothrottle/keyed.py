@@ -40,7 +40,7 @@ from aiothrottle._core.observers import Listener, Observers, Past
 from aiothrottle.algorithms.protocol import used
 from aiothrottle.amounts import Cost
 from aiothrottle.errors import entered_before, no_copy, not_async
-from aiothrottle.limiter import RateLimiter
+from aiothrottle.limiter import RateLimiter, decorator
 from aiothrottle.permit import ONE, Decision, Permit
 from aiothrottle.rate import RateLike
 from aiothrottle.statistics import Statistics
@@ -332,22 +332,11 @@ class KeyedRateLimiter:
             priority: As for `RateLimiter.throttle`.
             timeout: As for `RateLimiter.throttle`.
         """
-        check = self[key].throttled(cost, priority=priority, timeout=timeout)
-
-        def decorate(
-            function: Callable[_Parameters, Awaitable[_Result]],
-        ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
-            check(function)
-
-            # Not that of the limiter, as the key may be merged into another one.
-            @functools.wraps(function)
-            async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-                async with self.throttle(key, cost, priority=priority, timeout=timeout):
-                    return await function(*args, **kwargs)
-
-            return wrapper
-
-        return decorate
+        self[key]._check(cost, priority, timeout)
+        # Each call finds the limiter: the key may be merged into another one.
+        return decorator(
+            functools.partial(self.throttle, key, cost, priority=priority, timeout=timeout)
+        )
 
     def statistics(self, key: Hashable) -> Statistics:
         """`RateLimiter.statistics` of that key, since it was last forgotten.
@@ -433,14 +422,15 @@ class KeyedRateLimiter:
         engine = self._alive.get(key)
         if engine is None:
             engine = self._new_engine(key)
-            engine.closed = engine.made_closed = self._closed
+            engine.closed = self._closed
             engine.observers.key = key
             engine.observers.listeners = self._listeners
             if self._reported:
                 engine.expect_outcomes()
         limiter = RateLimiter._around(engine)
-        self._adopt(key, limiter)
-        self._keep_tidy()
+        if not self._closed:  # else the next one is closed too: there is nothing to remember
+            self._adopt(key, limiter)
+            self._keep_tidy()
         return limiter
 
     def _new_engine(self, key: Hashable) -> Engine:

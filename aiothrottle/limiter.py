@@ -345,21 +345,7 @@ class RateLimiter:
         if inspect.isfunction(cost):
             raise TypeError(f"throttled() is called: @limiter.throttled() above {cost.__name__}")
         self._check(cost, priority, timeout)  # a wrong argument, now
-
-        def decorate(
-            function: Callable[_Parameters, Awaitable[_Result]],
-        ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
-            if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"throttled() decorates an async function, not {shown(function)}")
-
-            @functools.wraps(function)
-            async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-                async with self.throttle(cost, priority=priority, timeout=timeout):
-                    return await function(*args, **kwargs)
-
-            return wrapper
-
-        return decorate
+        return decorator(functools.partial(self.throttle, cost, priority=priority, timeout=timeout))
 
     def pause(self, seconds: float) -> None:
         """Grant nothing for so many seconds from now, neither to waiters nor to new requests.
@@ -602,3 +588,31 @@ class RateLimiter:
             permit=permit,
             resources=resources_of(limit, remaining, self._engine.resources),
         )
+
+
+def decorator(
+    throttle: Callable[[], Permit],
+) -> Callable[
+    [Callable[_Parameters, Awaitable[_Result]]],
+    Callable[_Parameters, Coroutine[Any, Any, _Result]],
+]:
+    """Return the decorator of `throttled`.
+
+    Args:
+        throttle: Returns what a call enters.
+    """
+
+    def decorate(
+        function: Callable[_Parameters, Awaitable[_Result]],
+    ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"throttled() decorates an async function, not {shown(function)}")
+
+        @functools.wraps(function)
+        async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            async with throttle():
+                return await function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate

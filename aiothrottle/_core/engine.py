@@ -158,8 +158,6 @@ class Engine:
     closed: bool = field(init=False, default=False)
     #: Whether it was closed without draining.
     rejects_waiters: bool = field(init=False, default=False)
-    #: Whether it was made closed, as every new one is.
-    made_closed: bool = field(init=False, default=False)
     loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
     #: The thread of the loop.
     thread: int | None = field(init=False, default=None)
@@ -254,7 +252,7 @@ class Engine:
             or self.consumer
             # Without a limit slots do not count. A permit that is held keeps its engine alive.
             or (self.semaphore.limit is not None and self.in_flight)
-            or (self.closed and not self.made_closed)
+            or self.closed
             or self.limits.are_updated
         )
 
