@@ -19,7 +19,7 @@ more tokens. If it often gets fewer, it was chance after all. An event that foll
 one says nothing about that: a full window throttles several times. But if less is admitted in a
 second as the rate falls, that is chance: a limit would admit as much as before. Once several events
 in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a fifth
-of the requests is throttled, there is a limit after all, or so it seems: each time it takes longer.
+of the requests is throttled, there seems to be a limit after all. Each time that takes more 429s.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 

@@ -245,7 +245,7 @@ def _most(algorithm: Algorithm[Any]) -> float:
 
 
 def expires(algorithm: Algorithm[Any]) -> bool:
-    """Return whether a token stops to count after a fixed time, as in a window.
+    """Return whether a token stops counting after a fixed time, as in a window.
 
     In a bucket it counts until the bucket is empty, however late that is.
     """

@@ -161,15 +161,20 @@ async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnSto
         await limiter.peek()
 
 
+async def fail(limiter: RateLimiter, server: Server) -> None:
+    """Have some requests raise, until the server is not tried for each of them."""
+    server.mode = "refuses"
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await limiter.try_acquire()
+        await asyncio.sleep(0.5)
+
+
 async def test_error_that_is_no_outage_ends_the_outage_with_raise() -> None:
     client = Client(server := Server())
     sound, damaged = (RateLimiter("20/s", store=client, key=key) for key in ("sound", "damaged"))
     await server.record("damaged", TokenBucket("1/min"))
-    server.mode = "refuses"
-    for _ in range(5):
-        with pytest.raises(StoreUnavailable):
-            await sound.try_acquire()
-        await asyncio.sleep(0.5)
+    await fail(sound, server)
     await back(server)
     with pytest.raises(ValueError, match="another algorithm"):
         await damaged.try_acquire()
@@ -182,11 +187,7 @@ async def test_refund_that_is_answered_ends_the_outage_with_raise() -> None:
     client = Client(server := Server())
     limiter, other = (RateLimiter("20/s", store=client, key=key) for key in "ab")
     permit = await other.acquire(5)
-    server.mode = "refuses"
-    for _ in range(5):
-        with pytest.raises(StoreUnavailable):
-            await limiter.try_acquire()
-        await asyncio.sleep(0.5)
+    await fail(limiter, server)
     await back(server)
     permit.settle(1)
     await rest()
