@@ -1,6 +1,5 @@
 """When to retry, and after what delay: a value, without a clock and without I/O."""
 
-import math
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable
@@ -74,8 +73,8 @@ class Retry:
     three times the delay before; at most `max_backoff` (Marc Brooker, "Exponential Backoff And
     Jitter", AWS Architecture Blog, 2015). A Retry-After shorter than `backoff` is not enough: then
     the drawn delay counts if it is longer, so no attempts are used up within milliseconds. A
-    request whose response has paused a limiter waits for the end of that pause instead, but never
-    shorter than the Retry-After.
+    request whose response has paused a limiter waits for the end of that pause instead, and never
+    less than the Retry-After.
 
     Args:
         attempts: How often a request is sent at most, 1 or more; 1: no retry.
@@ -228,8 +227,7 @@ class Retry:
         if self.jitter == "decorrelated":
             most = 3.0 * max(self.backoff, previous)
             return min(self.max_backoff, self.backoff + uniform() * (most - self.backoff))
-        # The power may exceed a float where max_backoff is reached, so the exponent is bounded.
-        doublings = min(attempt - 1, math.ceil(math.log2(max(1, self.max_backoff / self.backoff))))
+        doublings = min(attempt - 1, 1023)  # a power that a float has
         return uniform() * min(self.max_backoff, self.backoff * 2.0**doublings)
 
 

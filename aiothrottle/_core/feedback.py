@@ -394,7 +394,7 @@ class Feedback:
         """Return the seconds of a pause after a throttled request, with jitter.
 
         Many clients get a 429 at the same instant, and should not return at the same instant. The
-        jitter only makes a pause longer, never shorter than the server's Retry-After.
+        jitter only makes a pause longer, never less than the server's Retry-After.
         """
         self.streak += 1
         if seconds is None or not lasts(seconds):

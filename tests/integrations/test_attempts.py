@@ -302,10 +302,12 @@ def test_drawn_delay_is_bounded() -> None:
     """By a doubled backoff or, with decorrelated jitter, by three times the last delay."""
     full = Retry(attempts=10**9, backoff=1, max_backoff=5)
     least = Retry(attempts=10**9, backoff=8, max_backoff=5)
+    tiny = Retry(attempts=10**9, backoff=1e-310, max_backoff=5)
     decorrelated = Retry(attempts=10, backoff=1, max_backoff=20, jitter="decorrelated")
     table: dict[tuple[Retry, int, float], tuple[float, float]] = {
         **{(full, attempt, 0): (0, most) for attempt, most in {1: 1, 3: 4, 4: 5, 10**6: 5}.items()},
         (least, 1, 0): (0, 5),
+        (tiny, 2, 0): (0, 2e-310),
         **{(decorrelated, 1, last): (1, 3) for last in (0, 0.5)},
         **{(decorrelated, 1, last): (1, most) for last, most in {2: 6, 6: 18, 9: 20}.items()},
     }
