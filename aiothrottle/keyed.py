@@ -327,11 +327,17 @@ class KeyedRateLimiter:
         """`RateLimiter.throttled` of that key.
 
         Args:
-            key: The key, any hashable value.
+            key: The key of each call. One that depends on the arguments of a call is passed to
+                `throttle`, in the function.
             cost: As for `RateLimiter.throttle`.
             priority: As for `RateLimiter.throttle`.
             timeout: As for `RateLimiter.throttle`.
         """
+        if inspect.isfunction(key):
+            raise TypeError(
+                f"throttled() takes the same key for each call, not a function, got {shown(key)}; "
+                "for a key of each call: async with limiter.throttle(key): in the function"
+            )
         self[key]._check(cost, priority, timeout)
         # Each call finds the limiter: the key may be merged into another one.
         return decorator(

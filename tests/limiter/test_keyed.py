@@ -80,6 +80,8 @@ async def test_every_method_works_for_a_key() -> None:
         return now()
 
     assert await time_of_call() == 10
+    with pytest.raises(TypeError, match="the same key for each call, not a function"):
+        limiter.throttled(time_of_call)
     await limiter.reset("a")
     assert (await limiter.peek("a")).remaining == 3
     with pytest.raises(ValueError, match="fast"):
