@@ -155,7 +155,7 @@ transport = partial(ThrottledTransport, LIMITER)
         (RateLimiter, (), {"max_rate": 10}, "write RateLimiter(10) for 10 per second, or "),
         (RateLimiter, ("10/s",), {"period": 60}, "write the period into the rate, such as "),
         (RateLimiter, (), {"rate": "10/s"}, "has no argument 'rate'; write rate_limit="),
-        # asyncio-throttle, pyrate-limiter, limits, token-throttle
+        # asyncio-throttle, pyrate-limiter, limits, token-throttle, requests-ratelimiter
         (RateLimiter, (), {"rate_limit": 10, "period": 60}, "write RateLimiter('10/60s')"),
         (RateLimiter, (10,), {"retry_interval": 0.01}, "leave it out: no waiter polls"),
         (RateLimiter, (Rate(9), Rate(5)), {}, "RateLimiter([Rate(limit=9, period=1.0), Rate(lim"),
@@ -165,6 +165,7 @@ transport = partial(ThrottledTransport, LIMITER)
         (RateLimiter, ("10/minute",), {"strategy": "moving-window"}, "write algorithm=, such as"),
         (RateLimiter, (10,), {"backend": None}, "write store=, such as"),
         (RateLimiter, (), {"quotas": []}, "write rate_limit={'requests': '60/min',"),
+        (KeyedRateLimiter, (), {"per_second": 5}, "write rate_limit=, such as '5/s'"),
         # aiohttp-retry, tenacity
         (session, (), {"retry_options": Retry()}, "write retry=Retry(attempts=3)"),
         (session, (), {"client_session": None}, "write session="),
@@ -220,6 +221,7 @@ async def test_method_of_another_library_leads_to_ours() -> None:
         ("try_acquire_async", "; write await limiter.acquire(), or "),  # pyrate-limiter
         ("release", "; write permit.release(), of the permit that "),  # asyncio.Semaphore
         ("close", "; write await limiter.aclose()"),  # the article
+        ("report", "; write permit.report(status, headers)"),  # of a permit here
     ):
         with pytest.raises(AttributeError, match=re.escape(message)):
             getattr(LIMITER, name)
