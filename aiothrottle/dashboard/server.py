@@ -155,7 +155,8 @@ class _Page:
         for path, (name, kind) in _FILES.items():
             text = (folder / name).read_text(encoding="utf-8")
             self.app.router.add_get(path, _always(text, kind))
-        self.app.router.add_get("/events", self._stream)
+        # A HEAD request would open a stream that nobody reads.
+        self.app.router.add_get("/events", self._stream, allow_head=False)
 
     async def sample(self) -> NoReturn:
         """Sample all rates twice a second, so that a page that is opened late shows the past."""

@@ -50,8 +50,9 @@ async def test_page_is_served_and_loads_nothing_else() -> None:
             assert response.headers["X-Content-Type-Options"] == "nosniff"
         async with session.get(url + "nothing") as response:
             assert response.status == 404
-        async with session.post(url) as response:
-            assert response.status == 405
+        for method, path in (("POST", ""), ("HEAD", "events")):
+            async with session.request(method, url + path) as response:
+                assert response.status == 405
 
 
 async def test_stream_reports_the_current_state() -> None:
