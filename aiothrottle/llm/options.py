@@ -213,7 +213,8 @@ async def _advised(response: Any) -> bool | None:  # noqa: ANN401 - of any clien
     status = getattr(response, "status_code", None) or response.status
     if status == TOO_MANY_REQUESTS and advice is None and await _is_final(response):
         return False
-    return True if advice == "true" and status not in _RETRIED else None
+    is_other_error = status >= LEAST_ERROR and status not in _RETRIED
+    return True if advice == "true" and is_other_error else None
 
 
 async def _is_final(response: Any) -> bool:  # noqa: ANN401 - of any client

@@ -63,3 +63,20 @@ async def test_429_is_retried_and_pauses_only_if_waiting_helps(error: str, attem
         assert (response.status_code, response.json()) == (429, {"error": error})
         assert len(sent) == attempts
         assert (limiter.statistics().paused_for > 0) == (attempts > 1)
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(200, 1), (418, 2)])
+@virtual
+async def test_advice_to_retry_holds_for_errors_alone(status: int, attempts: int) -> None:
+    sent: list[float] = []
+
+    def advise(_: httpx.Request) -> httpx.Response:
+        sent.append(now())
+        return httpx.Response(status, headers={"x-should-retry": "true"}, json={})
+
+    options: llm.LLMOptions = {**llm.openai(), "retry": llm.retry(2)}
+    async with RateLimiter({"requests": "500/min", "tokens": "30000/min"}) as limiter:
+        throttled = ThrottledTransport(limiter, transport=httpx.MockTransport(advise), **options)
+        async with httpx.AsyncClient(transport=throttled) as client:
+            assert (await client.post("http://localhost" + CHAT, json=chat())).status_code == status
+    assert len(sent) == attempts
