@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-from aiothrottle._checks import check_choice, check_number, check_whole
+from aiothrottle._checks import check_choice, check_number, check_whole, shown
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.keyed import expect_outcomes
@@ -175,6 +175,8 @@ def simulate(
         )
     if not callable(client):
         raise TypeError(f"client makes a RateLimiter when it is called, not {client!r}")
+    if not isinstance(retry, Retry):
+        raise TypeError(f"retry must be a Retry, such as Retry(attempts=1), got {shown(retry)}")
     check_whole("clients", clients)
     check_whole("workers", workers)
     check_number("demand", demand, "requests per second", above=0, none="None")

@@ -245,6 +245,7 @@ def simulated(**options: Any) -> Outcome:
         (simulated, {"jitter": -1}, ValueError, "jitter must be .* of seconds, 0 or more"),
         (simulated, {"seconds": math.inf}, ValueError, "seconds must be a finite number, above 0"),
         (simulated, {"seconds": "60"}, TypeError, "seconds must be a finite number"),
+        (simulated, {"retry": None}, TypeError, "retry must be a Retry, such as .* got None"),
         (simulated, {"client": RateLimiter(20)}, TypeError, "makes a RateLimiter when it is cal"),
         (simulated, {"client": lambda: 20}, TypeError, "which is not a RateLimiter"),
     ],
