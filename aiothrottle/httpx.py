@@ -23,6 +23,8 @@ __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 class _HeldStream(HeldStream, httpx.AsyncByteStream):
     """The body of a response."""
 
+    _given_up: ClassVar = httpx.ReadError
+
 
 class ThrottledTransport(
     Transport[httpx.Request, httpx.Response, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport

@@ -23,6 +23,8 @@ __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 class _HeldStream(HeldStream, httpx2.AsyncByteStream):
     """The body of a response."""
 
+    _given_up: ClassVar = httpx2.ReadError
+
 
 class ThrottledTransport(
     Transport[httpx2.Request, httpx2.Response, httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport

@@ -287,7 +287,7 @@ class TransportAdapter:
         """End a response that is followed by another attempt, and release its permit."""
         try:
             if is_short(response.headers, as_sent=True):
-                # The body is not needed. A RuntimeError: it was read, or reading was given up.
+                # The body is not needed. A RuntimeError: it was read.
                 with suppress(TimeoutError, RuntimeError, self.library.TransportError):
                     async with asyncio.timeout(SHORT_TIME):
                         async for _ in response.aiter_raw():

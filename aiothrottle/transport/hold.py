@@ -12,7 +12,7 @@ cost stays as it was charged.
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aiothrottle._http.terms import Settlement
 from aiothrottle.permit import Permit
@@ -105,6 +105,9 @@ class HeldStream:
     the rest. The subclass for each library is an `AsyncByteStream` too.
     """
 
+    #: The library's error for a body whose reading was interrupted.
+    _given_up: ClassVar[type[Exception]]
+
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
         # One iterator for both: ending `read_ahead` early must not end the body.
@@ -149,7 +152,7 @@ class HeldStream:
             chunk = await anext(self._source, None)
         except BaseException as error:
             # The iterator has ended now, as if this were the end of the body.
-            given_up = RuntimeError("reading the body was given up, and cannot be resumed")
+            given_up = self._given_up("reading the body was given up, and cannot be resumed")
             self._error = error if isinstance(error, Exception) else given_up
             await self.hold.end()
             raise

@@ -241,7 +241,7 @@ async def test_body_whose_reading_failed_raises_again(integration: Integration) 
             await anext(chunks)
     script = in_chunks(b"first", then=never)
     async with integration.serve(script, retry=once(gives_up)) as at, await at.open() as stream:
-        with pytest.raises(RuntimeError, match="given up"):
+        with pytest.raises(integration.library.ReadError, match="given up"):
             await stream.read()
 
 
