@@ -150,10 +150,13 @@ class Search:
 
     async def _recover(self) -> None:
         """Wait until the server admits a request after the burst; that is how long it takes."""
+        waited = 0.0
         while self._goes_on:
             self.progress(f"waiting {number(self.wait, 3)} s")
             await asyncio.sleep(self.wait)
+            waited += self.wait
             if not (await self._counted()).throttled:
+                self.wait = waited
                 return
             self.wait *= 2
 

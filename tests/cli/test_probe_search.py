@@ -105,6 +105,7 @@ KINDS = {
     "traefik, burst 5": (token_bucket(20, 5, 0.5), 20.0, 0.9),
     "fast bucket": (free(TokenBucket(100, 1, 50)), 100.0, 0.9),
     "twenty a minute": (free(TokenBucket(20, 60, 3)), 1 / 3, 0.85),
+    "fifteen in ten seconds": (free(SlidingWindowLog(15, 10)), 1.5, 0.8),
 }
 
 
