@@ -212,7 +212,9 @@ class Search:
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
         self.progress(f"trying {advice.python}")
-        await asyncio.sleep(self.wait)
+        burst = advice.burst or min(rate.limit for rate in advice.rates)
+        refill = burst / advice.per_second  # of a bucket, which the steps before have emptied
+        await asyncio.sleep(max(self.wait, min(refill, LONGEST_WAIT)))
         tolerated = _TOLERATED if advice.spaced else 0
         count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
         passed = count.throttled <= tolerated and self.left > 0
