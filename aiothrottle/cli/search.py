@@ -35,8 +35,9 @@ _GROWTH, _STEP_SECONDS, _STEP_REQUESTS, _SLOWEST = 1.6, 1.0, 3, 0.1
 # windows of a second. The parts may differ by such a factor, and by so many requests.
 _PARTS, _COUNTED_SECONDS, _COUNTED_REQUESTS = 3, 1, 20
 _UNSTEADY, _FEW = 1.3, 2
-# A faster pace is kept up until a bucket of the observed size would have overflowed so many times.
-_OVERFLOWS = 1.5
+# A faster pace is kept up until a bucket of the observed size would have overflowed so many times:
+# a fixed window admits it twice, before and after its end.
+_OVERFLOWS = 2.1
 # A try takes so many seconds and requests at the least; longer, up to so many seconds, until it has
 # sent so many requests that 1 % of them would be noticed; and so many seconds at the most.
 _TRY_SECONDS, _TRY_REQUESTS, _LONGEST_TRY = 4.0, 30, 30.0

@@ -107,6 +107,7 @@ KINDS = {
     "twenty a minute": (free(TokenBucket(20, 60, 3)), 1 / 3, 0.85),
     "fifteen in ten seconds": (free(SlidingWindowLog(15, 10)), 1.5, 0.8),
     "bucket that fills slowly": (free(TokenBucket(1, 2, 5)), 0.5, 0.9),
+    "windows of ten seconds": (free(FixedWindow(50, 10)), 5.0, 0.9),
 }
 
 
