@@ -214,6 +214,8 @@ class Probe:
                 body = await _beginning(response)
         except TimeoutError:
             raise NoResponse(f"no response within {number(options.max_time)} s") from None
+        except aiohttp.ServerDisconnectedError:  # its text may be the headers so far
+            raise NoResponse("Server disconnected") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NoResponse(str(error) or type(error).__name__) from error
         self._answered += 1

@@ -15,7 +15,7 @@ from aiothrottle.headers import Policy, ServerLimits
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import always, in_turn
 from tests.support.background import background
-from tests.support.serving import hang_up
+from tests.support.serving import hang_up, hang_up_in_a_header
 
 # ---- one request -----------------------------------------------------------------------------
 
@@ -80,6 +80,7 @@ def test_missing_response_is_reported(command: Command, serve: Serve) -> None:
     broken, late = serve(hang_up), serve(always(after=60))
     for url, problem in {
         broken.url: "Server disconnected",
+        serve(hang_up_in_a_header).url: "Server disconnected",
         late.url: "no response within 0.2 s",
         unreachable: "Cannot connect to host",
     }.items():

@@ -40,6 +40,13 @@ async def hang_up(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def hang_up_in_a_header(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: secret")
+    request.transport.close()
+    return web.Response()
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, ServerDisconnectedError
 from yarl import URL
 
 from aiothrottle._statuses import LEAST_ERROR
@@ -137,6 +137,8 @@ def described(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, asyncio.CancelledError):
         return "aborted"
+    if isinstance(error, ServerDisconnectedError):  # its text may be the headers so far
+        return "Server disconnected"
     return without_credentials(str(error) or type(error).__name__)
 
 
