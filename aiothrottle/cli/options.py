@@ -222,6 +222,13 @@ def header(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def named_path(text: str) -> Path:
+    """Parse a path. "" would be the current folder, and is that of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, got ''")
+    return Path(text)
+
+
 def picture(text: str) -> Path:
     """Parse the path of a picture, and check before the run that it can be drawn."""
     path = Path(text)

@@ -135,6 +135,7 @@ FETCH = [  # with a URL
 WRONG = [
     *((f"fetch http://a/ {options}", complaint) for options, complaint in FETCH),
     ("fetch - -i -", "- was given more than once"),
+    ("fetch http://a/ --output-dir ''", "--output-dir: must be a path, got ''"),
     ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),
     ("fetch -i .", ". cannot be read: it is a folder"),
     ("fetch -i {file} -o {file}", "--output, too: name another output"),

@@ -28,7 +28,7 @@ from aiohttp import ClientResponse, ServerDisconnectedError
 from yarl import URL
 
 from aiothrottle._statuses import LEAST_ERROR
-from aiothrottle.cli.options import flag, option
+from aiothrottle.cli.options import flag, named_path, option
 from aiothrottle.cli.output import without_credentials
 
 try:
@@ -184,8 +184,8 @@ class Saved:
             --output-dir)
     """
 
-    output: Path | None = option("-o FILE", Path)
-    output_dir: Path | None = option("FOLDER", Path)
+    output: Path | None = option("-o FILE", named_path)
+    output_dir: Path | None = option("FOLDER", named_path)
     resume: bool = flag()
     save_header: list[str] = option("NAME", str.lower)
     max_filesize: int | None = option("BYTES", _size)
