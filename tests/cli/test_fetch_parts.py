@@ -251,6 +251,30 @@ async def test_no_body_is_written_through_a_link(tmp_path: Path) -> None:
     assert not precious.exists()
 
 
+async def test_time_per_body_does_not_grow_with_its_namesakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[Path] = []
+    exists = Path.exists
+
+    def counted(path: Path) -> bool:
+        looked_up.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", counted)
+
+    async def body() -> AsyncGenerator[bytes]:
+        yield b"body"
+
+    folder = Folder(tmp_path)
+    names = [await folder.keep("a.html", 0, body()) for _ in range(50)]
+    assert names == ["a.html", *(f"a-{number}.html" for number in range(2, 51))]
+    assert len(looked_up) <= 2 * len(names)
+    folder.close()
+    # A later run overwrites none of them.
+    assert await Folder(tmp_path).keep("a.html", 0, body()) == "a-51.html"
+
+
 # ---- redirects -------------------------------------------------------------------------------
 
 HARMLESS = {"Accept": "a/b", "accept-language": "fi", "Range": "bytes=0-9", "User-Agent": "me"}

@@ -16,8 +16,8 @@ import os
 import re
 import select
 import stat
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -518,6 +518,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
+        # Of each name that was in use, the numbers that were not tried yet.
+        self._numbers = defaultdict[str, Iterator[int]](lambda: itertools.count(2))
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -563,10 +565,11 @@ class Folder:
     def _become(self, part: Path, name: str) -> str:
         """Rename the file to its name, or a similar one: no file is overwritten."""
         path = self._path / name
-        others = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
-        free = next(it for it in itertools.chain([path], others) if not it.exists())
-        part.rename(free)
-        return free.name
+        if path.exists():
+            others = (path.with_stem(f"{path.stem}-{number}") for number in self._numbers[name])
+            path = next(it for it in others if not it.exists())
+        part.rename(path)
+        return path.name
 
     @contextlib.contextmanager
     def _output_errors(self) -> Generator[None, None, None]:
