@@ -138,8 +138,8 @@ WRONG = [
     ("fetch http://a/ --output-dir ''", "--output-dir: must be a path, got ''"),
     ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),
     ("fetch -i .", ". cannot be read: it is a folder"),
-    ("fetch -i {file} -o {file}", "--output, too: name another output"),
-    ("fetch --requests {file} -o {file}", "--output, too: name another output"),
+    ("fetch -i {file} -o {file}", "is the output, too: name another output"),
+    ("fetch --requests {file} -o {file}", "is the output, too: name another output"),
     ("fetch --requests jobs -X put", "each line of --requests has its own method: leave"),
     # The other commands.
     ("nonsense", "unknown command 'nonsense'; the commands are fetch, probe, simulate, demo, com"),
@@ -294,6 +294,21 @@ def test_standard_stream_may_be_closed(
     assert (ended.returncode, "Traceback" in ended.stderr) == (status, False), ended.stderr
     assert ended.stdout.startswith(printed)
     assert ended.stderr.startswith(messages)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    "redirected", ["-i index.jsonl >> {0}", "- < {0} >> {0}", "- --output-dir . --resume < {0}"]
+)
+def test_list_is_not_the_output(redirected: str, tmp_path: Path) -> None:
+    urls = tmp_path / "index.jsonl"
+    urls.write_text("ftp://x\n")
+    command = f"exec {sys.executable} -m aiothrottle fetch {redirected.format(urls.name)}"
+    ended = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=ENVIRONMENT, stderr=-1, text=True, check=False
+    )
+    assert (ended.returncode, urls.read_text()) == (2, "ftp://x\n")
+    assert "is the output, too: name another output" in ended.stderr
 
 
 def test_output_in_another_encoding_is_escaped(serve: Serve) -> None:

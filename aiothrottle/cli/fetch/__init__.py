@@ -133,7 +133,7 @@ def _run(
             parser.error("no URLs: give some, or a list by --input-file or on standard input")
         lists.input_file = ["-"]
     try:
-        for name in lists.files:
+        for name in [*lists.files, *(url for url in lists.urls if url == "-")]:
             saved.check(name)
         # All that may be wrong with the options, before a file is opened.
         reader, options = _reader(lists, limits, sending), limits.options(sending.retry)

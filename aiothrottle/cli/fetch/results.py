@@ -204,8 +204,16 @@ class Saved:
             ValueError: It is.
         """
         with contextlib.suppress(OSError):  # one of them does not exist
-            if self.output is not None and self.output.samefile(name):
-                raise ValueError(f"the list {name} is --output, too: name another output")
+            found = os.stat(0 if name == "-" else name)  # noqa: PTH116 - of a descriptor, too
+            there = os.stat(self._file or _STANDARD_OUTPUT)  # noqa: PTH116
+            # A terminal may be both.
+            if stat.S_ISREG(found.st_mode) and os.path.samestat(found, there):
+                raise ValueError(f"the list {name} is the output, too: name another output")
+
+    @property
+    def _file(self) -> Path | None:
+        """The file of the records; None: they are written to the standard output."""
+        return self.output or (self.output_dir and self.output_dir / "index.jsonl")
 
     def open(self) -> "Results":
         """Open the output, and the folder.
@@ -214,11 +222,8 @@ class Saved:
             OutputError: One of them cannot be opened, or has other data.
         """
         folder = None if self.output_dir is None else Folder(self.output_dir)
-        index = None if self.output_dir is None else self.output_dir / "index.jsonl"
         # Another user may be able to put a link into the folder. The path of --output is explicit.
-        output = open_output(
-            self.output or index, resume=self.resume, follow=self.output is not None
-        )
+        output = open_output(self._file, resume=self.resume, follow=self.output is not None)
         if folder is not None:
             try:
                 folder.take()
