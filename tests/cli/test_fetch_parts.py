@@ -198,7 +198,8 @@ def test_truncated_last_line_is_removed(
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "out.jsonl"
     one, two, torn = (Record(url=f"http://a/{n}", status=200).line() for n in (1, 2, 3))
-    path.write_bytes(one + two + torn[: data.draw(st.integers(0, len(torn) - 1))])
+    lost_power = bytes(data.draw(st.integers(0, 3)))
+    path.write_bytes(one + two + torn[: data.draw(st.integers(0, len(torn) - 1))] + lost_power)
     output = open_output(path, resume=True)
     output.close()
     assert path.read_bytes() == one + two

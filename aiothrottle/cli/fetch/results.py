@@ -464,9 +464,10 @@ def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
     for number, line in enumerate(iter(file.readline, b""), 1):
         whole = line.endswith(b"\n")
         found = _identity(line) if whole else None
+        begun = line.rstrip(b"\0")  # after a loss of power zeros may be in place of the end
         if found is not None:
             yield found
-        elif not whole and line.startswith(_BEGINNING[: len(line)]):
+        elif not whole and begun.startswith(_BEGINNING[: len(begun)]):
             file.seek(-len(line), os.SEEK_CUR)
             return
         else:
