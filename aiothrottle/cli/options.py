@@ -222,11 +222,16 @@ def header(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def filled(text: str) -> str:
+    """Parse a text that is not empty, as that of a variable that is not set is."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def named_path(text: str) -> Path:
-    """Parse a path. "" would be the current folder, and is that of a variable that is not set."""
-    if not text:
-        raise argparse.ArgumentTypeError("must be a path, got ''")
-    return Path(text)
+    """Parse a path; "" would be the current folder."""
+    return Path(filled(text))
 
 
 def picture(text: str) -> Path:

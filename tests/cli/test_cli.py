@@ -96,7 +96,8 @@ def test_closed_output_is_no_traceback() -> None:
 FETCH = [  # with a URL
     ("--resume", "--resume needs a file to continue"),
     ("-o -", "leave it out for standard output"),
-    ("''", "a URL is empty"),
+    ("''", "argument URL: must not be empty"),
+    ("--store sqlite:f --rate 1 --store-key ''", "--store-key: must not be empty"),
     ("-o no/such/out", "no/such/out cannot be written: No such file"),
     ("--output-dir /dev/null", "/dev/null is no folder to write to"),
     ("-q -v", "--quiet and --verbose: give one of them"),
@@ -135,7 +136,9 @@ FETCH = [  # with a URL
 WRONG = [
     *((f"fetch http://a/ {options}", complaint) for options, complaint in FETCH),
     ("fetch - -i -", "- was given more than once"),
-    ("fetch http://a/ --output-dir ''", "--output-dir: must be a path, got ''"),
+    ("fetch http://a/ --output-dir ''", "--output-dir: must not be empty"),
+    ("fetch -i ''", "-i/--input-file: must not be empty"),
+    ("fetch --requests ''", "--requests: must not be empty"),
     ("fetch -i no/such/file", "no/such/file cannot be read: No such file"),
     ("fetch -i .", ". cannot be read: it is a folder"),
     ("fetch -i {file} -o {file}", "is the output, too: name another output"),

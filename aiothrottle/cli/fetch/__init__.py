@@ -59,7 +59,7 @@ from aiothrottle.cli.fetch.lines import Lines, Source, open_source, source_of
 from aiothrottle.cli.fetch.report import Messages, Report
 from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of_environment
 from aiothrottle.cli.fetch.results import OutputError, Results, Saved
-from aiothrottle.cli.options import Command, argument, fail, option
+from aiothrottle.cli.options import Command, argument, fail, filled, option
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.cli.progress import beside
 from aiothrottle.errors import StoreUnavailable
@@ -92,9 +92,9 @@ class Lists:
             the number of the line
     """
 
-    urls: list[str] = argument("URL")
-    input_file: list[str] = option("-i FILE")
-    requests: str | None = option("FILE")
+    urls: list[str] = argument("URL", filled)
+    input_file: list[str] = option("-i FILE", filled)
+    requests: str | None = option("FILE", filled)
 
     def __post_init__(self) -> None:
         """Reject what one list says, and another too."""
@@ -102,8 +102,6 @@ class Lists:
             raise ValueError("- was given more than once, but standard input can be read only once")
         if self.requests is not None and (self.urls or self.input_file):
             raise ValueError("--requests is the whole list: leave out URLs and --input-file")
-        if not all(map(str.strip, self.urls)):  # as of a variable that is not set
-            raise ValueError("a URL is empty")
 
     @property
     def files(self) -> list[str]:

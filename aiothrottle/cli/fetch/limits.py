@@ -17,7 +17,7 @@ from aiothrottle._http.options import Options
 from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
 from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.advice import usual_guard
-from aiothrottle.cli.options import duration, option, rate, whole_number
+from aiothrottle.cli.options import duration, filled, option, rate, whole_number
 from aiothrottle.headers import PROFILES as VENDORS
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import AnyLimiter, KeyedRateLimiter
@@ -189,7 +189,7 @@ class Limits:
     burst: int | None = option("N", whole_number(1_000_000))
     guard: float | None = option("SECONDS", duration)
     store: StoreAddress | None = option("URL", _address)
-    store_key: str | None = option("NAME")
+    store_key: str | None = option("NAME", filled)
     profile: str | None = option("", choices=[*_PROFILES])
 
     def __post_init__(self) -> None:
