@@ -7,6 +7,7 @@ Only admitted requests are counted, so a throttled one costs nothing.
 """
 
 import math
+import sys
 from collections import deque
 from typing import Literal, Protocol, TypeAlias
 
@@ -33,7 +34,7 @@ class SlidingWindowLog:
 
     def __init__(self, limit: int, period: float) -> None:
         self._period = period
-        self._counted = deque[float](maxlen=limit)
+        self._counted = deque[float](maxlen=min(limit, sys.maxsize))
 
     def ready_at(self) -> float:
         """Return when the oldest of the last `limit` requests leaves the window."""

@@ -158,6 +158,7 @@ WRONG = [
     ("demo --plot crawls.gif", "--plot: must be a file name in .png or .svg"),
     ("demo --plot no/such/folder/a.png", "--plot: there is no folder 'no/such/folder'"),
     ("simulate --server-burst 5", "--server-burst needs a token bucket: give --server-algorithm"),
+    ("simulate --rate 1e308", "a server that admits 1000000 requests at one instant limits"),
     ("simulate --workers 3 --demand 5", "--demand replaces the workers"),
     ("simulate --burst 50", "algorithm=TokenBucket(burst=50.0)"),
     ("simulate --burst 0", "--burst: must be a number above 0"),
