@@ -152,6 +152,7 @@ class Probe:
         self.burst: Sighting | None = None
         self.tried: Tried | None = None
         self.advice: Advice | None = None
+        self._use = "Use:"
 
     def intention(self) -> str:
         """Return the announcement of the requests."""
@@ -268,6 +269,7 @@ class Probe:
         rate = None if searched else seen(burst)  # a guess, which no try has shown to be wrong
         if rate is not None and all(rate.limit / rate.period < r.limit / r.period for r in rates):
             self.advice = Advice((*rates, rate))
+            self._use = "Not tried, but what was admitted at first suggests:"
 
     async def _find_burst(self, session: aiohttp.ClientSession, began_at: float) -> Sighting:
         """Send requests until one is throttled, or as many as were announced.
@@ -324,7 +326,12 @@ class Probe:
             return
         wait = burst.retry_after
         after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
-        yield f"It admitted {many}, then throttled one ({after})."
+        throttled = "one"
+        if self._at_once > 1:
+            throttled = f"{1 + burst.sent - burst.admitted}, with {self._at_once} at once"
+        yield f"It admitted {many}, then throttled {throttled} ({after})."
+        if self._at_once > 1:
+            yield "If it throttles none with --concurrency 1, it limits only requests at once."
         if burst.status == FORBIDDEN:  # a session counts the others by itself
             yield f"By {burst.status}: a session waits then only if you give it"
             yield f"retry=Retry(throttled_statuses={{{burst.status}, 429, 503}})."
@@ -358,7 +365,7 @@ class Probe:
         """Yield the limiter to use."""
         yield ""
         if self.advice is not None:
-            yield "Use:"
+            yield self._use
             yield f"  {self.advice.python}"
         else:
             yield "No limit is known. Start slowly, and read the server's documentation:"

@@ -154,12 +154,22 @@ def test_server_that_asks_for_a_long_wait_is_left_alone(command: Command, serve:
     ended = command("probe", server.url, *FIND)
     assert server.audit.sent == 6
     assert "The rate was not searched, as that wait is too long." in ended.printed
-    assert ended.printed.endswith('RateLimiter("5/min", guard=0.05)\n')
+    guess = (
+        'Not tried, but what was admitted at first suggests:\n  RateLimiter("5/min", guard=0.05)'
+    )
+    assert ended.printed.endswith(f"{guess}\n")
     document = command("probe", serve(rate="5/min").url, *FIND, "--json").document
     assert (document["burst"]["admitted"], document["burst"]["throttled"]) == (5, True)
     assert 50 < document["burst"]["retry_after"] <= 60
     assert document["tried"] is None
     assert document["limiter"]["rates"] == [{"limit": 5, "period": 60.0}]
+
+
+def test_requests_at_once_may_be_what_is_limited(command: Command, serve: Serve) -> None:
+    server = serve(in_turn(*[always()] * 4, then=always(429, Retry_After="60")))
+    printed = command("probe", server.url, *FIND, "--concurrency", "10").printed
+    assert re.search(r"4 requests in .* s, then throttled 7, with 10 at once \(Retry", printed)
+    assert "If it throttles none with --concurrency 1, it limits only requests at once." in printed
 
 
 def test_burst_is_no_advice_if_every_rate_was_throttled(
