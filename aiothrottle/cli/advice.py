@@ -132,11 +132,7 @@ def seen(sighting: Sighting) -> Rate | None:
     if not sighting.throttled or sighting.retry_after is None or not sighting.admitted:
         return None
     longest = sighting.seconds + sighting.retry_after
-    usual = [
-        float(period)
-        for period in _USUAL
-        if longest - _ROUNDING - _NETWORK < period <= longest + _NETWORK
-    ]
+    usual = [it for it in _USUAL if longest - _ROUNDING - _NETWORK < it <= longest + _NETWORK]
     return _rate(sighting.admitted, max(usual, default=longest))
 
 

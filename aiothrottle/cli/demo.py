@@ -296,10 +296,7 @@ def _panel(run: Run) -> Panel:
     throttled = run.audit.throttled
     return Panel(
         f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {throttled} throttled",
-        [
-            (request.arrived_at - run.started_at, request.throttled)
-            for request in run.audit.requests
-        ],
+        [(it.arrived_at - run.started_at, it.throttled) for it in run.audit.requests],
         run.seconds,
         run.terms.rate,
     )

@@ -40,10 +40,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
 
 
 def without_credentials(text: str) -> str:

@@ -23,15 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from aiothrottle import _checks
-from aiothrottle.algorithms import (
-    Algorithm,
-    FixedWindow,
-    LeakyBucket,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-    TokenBucket,
-)
+from aiothrottle import _checks, algorithms
 from aiothrottle.cli.advice import usual_guard
 from aiothrottle.cli.options import (
     Command,
@@ -66,12 +58,12 @@ _WORKERS = 20
 _SHOWN = 12
 # Algorithms differ only after the first period.
 _LEAST_SECONDS, _LEAST_PERIODS = 60.0, 5
-_ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
-    "sliding-window-log": SlidingWindowLog,
-    "token-bucket": TokenBucket,
-    "leaky-bucket": LeakyBucket,
-    "fixed-window": FixedWindow,
-    "sliding-window-counter": SlidingWindowCounter,
+_ALGORITHMS: dict[str, type[algorithms.Algorithm[Any]]] = {
+    "sliding-window-log": algorithms.SlidingWindowLog,
+    "token-bucket": algorithms.TokenBucket,
+    "leaky-bucket": algorithms.LeakyBucket,
+    "fixed-window": algorithms.FixedWindow,
+    "sliding-window-counter": algorithms.SlidingWindowCounter,
 }
 
 

@@ -45,7 +45,6 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import aiohttp
 
@@ -67,16 +66,8 @@ from aiothrottle.keyed import AnyLimiter
 
 # Seconds for connecting.
 _CONNECTING = 30.0
-
-
-class Status(IntEnum):
-    """The exit status of a run."""
-
-    FETCHED = 0
-    FAILURES = 1
-    NOTHING_SENT = 2
-    BROKEN_OFF = 3
-    BROKEN_PIPE = 128 + 13  # as of a program that SIGPIPE ended
+# The exit status of a run; the last one is that of a program that SIGPIPE ended.
+_FETCHED, _FAILURES, _NOTHING_SENT, _BROKEN_OFF, _BROKEN_PIPE = 0, 1, 2, 3, 128 + 13
 
 
 @dataclass(kw_only=True)
@@ -187,7 +178,7 @@ class Run:
             except (ImportError, StoreUnavailable, ValueError) as error:
                 wrong = f"{self.limits.store}: {without_credentials(str(error))}"
                 report.say(f"aiothrottle fetch: error: argument --store: {wrong}")
-                return Status.NOTHING_SENT
+                return _NOTHING_SENT
             return await self._crawl(limiters, report)
 
     async def _crawl(self, limiters: Limiters, report: Report) -> int:
@@ -216,12 +207,12 @@ class Run:
                         await crawl.run(self.limits.workers)
             except OutputError as error:
                 if isinstance(error.__cause__, BrokenPipeError):  # the reader closed the output
-                    return Status.BROKEN_PIPE
+                    return _BROKEN_PIPE
                 report.say(f"aiothrottle fetch: {error}")
-                return Status.BROKEN_OFF
+                return _BROKEN_OFF
             except ListError as error:
                 report.say(f"aiothrottle fetch: {error}")
-                return Status.NOTHING_SENT
+                return _NOTHING_SENT
             except StoreUnavailable as error:
                 trouble = f"the store of the limits fails: {without_credentials(str(error))}"
             except OSError as error:
@@ -232,12 +223,12 @@ class Run:
         if trouble is not None:
             report.say(f"aiothrottle fetch: {trouble}")
             report.say(f"Broken off{rest}.")
-            return Status.BROKEN_OFF
+            return _BROKEN_OFF
         if caught:
             report.say(f"Interrupted{rest}.")
             return 128 + caught[0]
         report.besides(output.done.total())
-        return Status.FAILURES if crawl.tally.failed else Status.FETCHED
+        return _FAILURES if crawl.tally.failed else _FETCHED
 
     def _client(self) -> aiohttp.ClientSession:
         total = self.sending.max_time or None

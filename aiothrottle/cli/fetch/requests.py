@@ -79,18 +79,8 @@ class Sending:
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # The only headers that are sent to another origin. Any other may be a secret, under any name
 # (X-Api-Key, Cookie), or is about the first server alone (Host, If-None-Match).
-_HARMLESS = frozenset(
-    {
-        "accept",
-        "accept-charset",
-        "accept-encoding",
-        "accept-language",
-        "cache-control",
-        "pragma",
-        "range",
-        "user-agent",
-    }
-)
+_ACCEPT = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language"})
+_HARMLESS = _ACCEPT | {"cache-control", "pragma", "range", "user-agent"}
 _OF_CREDENTIALS = frozenset({"authorization"})
 _OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
 
