@@ -70,6 +70,11 @@ def url_of(text: str) -> URL:
     return url
 
 
+def has_credentials(url: URL) -> bool:
+    """Return whether a URL has a user or a password."""
+    return url.raw_user is not None or url.raw_password is not None  # a token may have no user
+
+
 def _text(line: bytes) -> str:
     if len(line) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} bytes")

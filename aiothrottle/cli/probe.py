@@ -56,6 +56,7 @@ from aiothrottle.cli.output import (
     without_credentials,
 )
 from aiothrottle.cli.progress import Display
+from aiothrottle.cli.proxies import credentials_for, proxies_of_environment
 from aiothrottle.cli.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.headers import Policy, parse_rate_limit, profile_for
 
@@ -99,6 +100,10 @@ class Options:
     method: str = option("-X --request METHOD", method, "GET")
     header: list[tuple[str, str]] = option("-H 'NAME: VALUE'", header)
     max_time: float = option("-m SECONDS", positive_duration, 30.0)
+
+    def __post_init__(self) -> None:
+        """Read the proxy of the URL from the environment, which may be invalid."""
+        self.proxy = proxies_of_environment().of(self.url)
 
 
 def _run(parser: argparse.ArgumentParser, options: Options) -> int:
@@ -207,10 +212,11 @@ class Probe:
         Raises:
             NoResponse: There is no response, or none in time.
         """
-        options = self._options
+        options, proxy = self._options, self._options.proxy
+        headers = {**dict(options.header), **credentials_for(proxy, options.url)}
         try:
             async with session.request(
-                options.method, options.url, headers=dict(options.header), allow_redirects=False
+                options.method, options.url, headers=headers, allow_redirects=False, proxy=proxy
             ) as response:
                 body = await _beginning(response)
         except TimeoutError:
@@ -326,9 +332,8 @@ class Probe:
             return
         wait = burst.retry_after
         after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
-        throttled = "one"
-        if self._at_once > 1:
-            throttled = f"{1 + burst.sent - burst.admitted}, with {self._at_once} at once"
+        count = 1 + burst.sent - burst.admitted
+        throttled = f"{count}, with {self._at_once} at once" if self._at_once > 1 else "one"
         yield f"It admitted {many}, then throttled {throttled} ({after})."
         if self._at_once > 1:
             yield "If it throttles none with --concurrency 1, it limits only requests at once."

@@ -13,7 +13,7 @@ import trustme
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle.cli.fetch.requests import Proxies, proxies_of_environment
+from aiothrottle.cli.proxies import Proxies, proxies_of_environment
 from tests.cli.conftest import Command, Jobs, Serve
 from tests.cli.handlers import Seen, always, by_path, noting, to, urls_of
 from tests.support.background import ENVIRONMENT, in_thread, start
@@ -106,6 +106,18 @@ def test_proxy_gets_its_credentials_on_each_request(
     assert "cret" not in f"{ended.records} {ended.messages}"
 
 
+def test_probe_goes_through_the_proxy(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, run = list[Asked](), ["probe", "http://one.test/a", "--yes"]
+    with proxy(asked) as address:
+        monkeypatch.setenv("http_proxy", f"me:secret@{address}")
+        ended = command(*run)
+    assert (ended.status, *asked[0][:3]) == (0, "GET", "http://one.test/a", basic("me:secret"))
+    monkeypatch.setenv("http_proxy", "socks5://me:secret@127.0.0.1:1")
+    wrong = command(*run)
+    assert (wrong.status, wrong.printed) == (2, ""), "nothing is sent directly"
+    assert "secret" not in f"{ended} {wrong}"
+
+
 def test_no_proxy_is_direct(fetch: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server, asked = serve(), list[Asked]()
     with proxy(asked) as address:
@@ -119,7 +131,7 @@ def test_no_proxy_is_direct(fetch: Command, serve: Serve, monkeypatch: pytest.Mo
 
 
 def test_variables_choose_the_proxy_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    def proxies_of(**environment: str) -> Proxies | None:
+    def proxies_of(**environment: str) -> Proxies:
         with monkeypatch.context() as patched:
             for name, value in environment.items():
                 patched.setenv(name, value)
@@ -131,7 +143,6 @@ def test_variables_choose_the_proxy_of_each_host(monkeypatch: pytest.MonkeyPatch
         HTTPS_PROXY="http://two:2",
         no_proxy=".a.local, PORT.org:8080,10.0.0.0/8 ,::1,*.star.org,",
     )
-    assert proxies is not None
     through = ["example.org", "nota.local", "port.org", "11.1.2.3"]
     directly = ["a.local", "b.a.local", "port.org:8080", "10.1.2.3", "[::1]:99", "x.star.org"]
     assert {proxies.of(URL(f"http://{host}/")) for host in through} == {URL("http://one:1")}
@@ -139,13 +150,12 @@ def test_variables_choose_the_proxy_of_each_host(monkeypatch: pytest.MonkeyPatch
     assert proxies.of(URL("https://example.org/")) == URL("http://two:2")
     for url in ("http://a.org/", "http://127.0.0.1/"):
         proxies = proxies_of(all_proxy="p:1", no_proxy="*")
-        assert proxies is not None
         assert proxies.of(URL(url)) is None
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        assert proxies_of(**{name: "p:1"}) is not None
-    assert proxies_of(http_proxy="", HTTP_PROXY="http://p") is None
+        assert proxies_of(**{name: "p:1"}).of(URL("http://a/")) == URL("http://p:1")
+    assert proxies_of(http_proxy="", HTTP_PROXY="http://p").by_scheme == {}
     # In a CGI program a client chooses it.
-    assert proxies_of(HTTP_PROXY="http://p", REQUEST_METHOD="GET") is None
+    assert proxies_of(HTTP_PROXY="http://p", REQUEST_METHOD="GET").by_scheme == {}
 
 
 def test_invalid_proxy_of_the_environment_is_named(

@@ -56,11 +56,12 @@ from aiothrottle.cli.fetch.jobs import JsonReader, ListError, Reader, UrlReader
 from aiothrottle.cli.fetch.limits import Limiters, Limits, of_requests
 from aiothrottle.cli.fetch.lines import Lines, Source, open_source, source_of
 from aiothrottle.cli.fetch.report import Messages, Report
-from aiothrottle.cli.fetch.requests import Proxies, Sending, proxies_of_environment
+from aiothrottle.cli.fetch.requests import Sending
 from aiothrottle.cli.fetch.results import OutputError, Results, Saved
 from aiothrottle.cli.options import Command, argument, fail, filled, option
 from aiothrottle.cli.output import without_credentials
 from aiothrottle.cli.progress import beside
+from aiothrottle.cli.proxies import Proxies, proxies_of_environment
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.keyed import AnyLimiter
 
@@ -162,7 +163,7 @@ class Run:
     messages: Messages
     reader: Reader
     options: Options
-    proxies: Proxies | None
+    proxies: Proxies
     sources: Sequence[Source]
     results: Results
 

@@ -21,9 +21,10 @@ from aiothrottle._http.terms import Admission
 from aiothrottle.aiohttp.session import Call, SessionAdapter
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
-from aiothrottle.cli.fetch.requests import Proxies, credentials_for, headers_for, redirected
+from aiothrottle.cli.fetch.requests import headers_for, redirected
 from aiothrottle.cli.fetch.results import Record, Results, described
 from aiothrottle.cli.output import without_credentials
+from aiothrottle.cli.proxies import Proxies, credentials_for
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.events import Event, Paused, Throttled
 from aiothrottle.keyed import AnyLimiter
@@ -120,7 +121,7 @@ class Crawl:
         reader: Parses its lines.
         results: Keeps the responses, and writes the records.
         redirects: The most redirects to follow.
-        proxies: The proxies to send through; None: none.
+        proxies: The proxies to send through.
         on_failure: Called with the record of every failure.
         trace: Called with what is sent and received, as a mark and a text; None: nobody asks.
     """
@@ -132,7 +133,7 @@ class Crawl:
     reader: Reader
     results: Results
     redirects: int
-    proxies: Proxies | None
+    proxies: Proxies
     on_failure: Callable[[Record], None]
     trace: Callable[[str, str], None] | None = None
     tally: Tally = field(default_factory=Tally, init=False)
@@ -292,10 +293,9 @@ class Crawl:
 
     async def _ask(self, work: _Work, request: Request, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        headers, proxies = request.headers, self.proxies
-        proxy = None if proxies is None else proxies.of(request.url)
-        if proxy is not None:
-            headers = {**headers, **credentials_for(proxy, request.url)}
+        headers, proxy = request.headers, self.proxies.of(request.url)
+        if credentials := credentials_for(proxy, request.url):
+            headers = {**headers, **credentials}
         if self._stopping:  # and this task is cancelled, but did not need to wait since
             raise asyncio.CancelledError
         work.busy = True

@@ -17,7 +17,7 @@ from yarl import URL
 
 from aiothrottle._checks import shown
 from aiothrottle.amounts import check_cost, read_cost
-from aiothrottle.cli.addresses import LONGEST, Address, read_address
+from aiothrottle.cli.addresses import LONGEST, Address, has_credentials, read_address
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.results import Id, digest, identity
 from aiothrottle.cli.options import header, method
@@ -88,11 +88,10 @@ class UrlReader:
         if address.url is None:
             return Job(address.shown, problem=address.problem)
         # Others may have the same URL with other credentials, which no output shows.
-        has_credentials = address.url.raw_user is not None or address.url.raw_password is not None
         return Job(
             address.shown,
             Request(self.method, address.url, self.headers),
-            number=line.place if has_credentials else None,
+            number=line.place if has_credentials(address.url) else None,
         )
 
 

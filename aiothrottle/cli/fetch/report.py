@@ -126,11 +126,8 @@ class Report:
             found = about(rate)
             return f"admits about {found}", f"--rate {found}", f'"{found}"'
         if slots is not None and slots < self._slots:
-            return (
-                f"works on {slots} at once",
-                f"--concurrency {slots}",
-                f"concurrency_limit={slots}",
-            )
+            found = f"works on {slots} at once"
+            return found, f"--concurrency {slots}", f"concurrency_limit={slots}"
         return None
 
     def ended(self, crawl: Crawl) -> None:
