@@ -206,13 +206,12 @@ def save_picture(panels: Sequence[Panel], title: str, picture: Path, messages: T
 def _draw_panel(panel: Panel, axes: "Axes") -> None:
     rate, edges = panel.rate, panel.edges
     instants, counts = panel.rolling_count()
-    kinds = ("admitted", "throttled")
     axes.hist(
         [[at for at, throttled in panel.arrivals if throttled == kind] for kind in (False, True)],
         edges,
         stacked=True,
         color=["#0072b2", "#d55e00"],
-        label=[f"{kind} per {number(edges[1], 3)} s" for kind in kinds],
+        label=[f"{kind} per {number(edges[1], 3)} s" for kind in ("admitted", "throttled")],
     )
     axes.step(
         instants, counts, "#555555", where="post", label=f"sent in the last {number(rate.period)} s"

@@ -327,8 +327,7 @@ class Probe:
         requests = "request" if burst.admitted == 1 else "requests"
         many = f"{burst.admitted} {requests} in {burst.seconds:.2f} s"
         if not burst.throttled:
-            yield f"It throttled none of {many}:"
-            yield "the limit, if there is one, is above that."
+            yield f"It throttled none of {many}: the limit, if there is one, is above that."
             return
         wait = burst.retry_after
         after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"

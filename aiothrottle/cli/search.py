@@ -214,8 +214,8 @@ class Search:
     async def _try(self, advice: Advice, seconds: float) -> Tried:
         self.progress(f"trying {advice.python}")
         burst = advice.burst or min(rate.limit for rate in advice.rates)
-        refill = burst / advice.per_second  # of a bucket, which the steps before have emptied
-        await asyncio.sleep(max(self.wait, min(refill, LONGEST_WAIT)))
+        # The steps before have emptied a bucket.
+        await asyncio.sleep(max(self.wait, min(burst / advice.per_second, LONGEST_WAIT)))
         tolerated = _TOLERATED if advice.spaced else 0
         count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
         passed = count.throttled <= tolerated and self.left > 0

@@ -130,6 +130,14 @@ def test_resume_after_any_interruption_loses_nothing(
 # ---- pipes -----------------------------------------------------------------------------------
 
 
+def test_connections_may_be_more_than_the_soft_limit_of_files(serve: Serve, out: Path) -> None:
+    options = ["--concurrency", "60", "--retry", "0", "-o", str(out)]
+    command = [sys.executable, "-m", "aiothrottle", "fetch", *options]
+    limited = ["sh", "-c", 'ulimit -Sn 40; exec "$@"', "sh", *command]
+    urls = urls_of(serve(always(after=0.5)), 60)
+    assert subprocess.run([*limited, *urls], env=ENVIRONMENT, check=False).returncode == 0
+
+
 def test_closed_pipe_ends_the_run(serve: Serve) -> None:
     url = serve().url
     with start("fetch", "-") as fetch:

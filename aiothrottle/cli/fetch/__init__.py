@@ -133,10 +133,21 @@ def _run(
     except OSError as error:
         fail(parser, f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
     run = Run(limits, sending, messages, reader, options, proxies, sources, results)
+    _allow_connections()
     try:
         return asyncio.run(run.run())
     finally:
         results.close()
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files: each connection is one, and idle ones stay open."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # Windows has neither it nor such a limit
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # As many as any system allows: macOS rejects its own hard limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 10_240)), hard))
 
 
 def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
@@ -232,14 +243,13 @@ class Run:
         return _FAILURES if crawl.tally.failed else _FETCHED
 
     def _client(self) -> aiohttp.ClientSession:
-        total = self.sending.max_time or None
         return aiohttp.ClientSession(
             # The limiter bounds the connections.
             connector=aiohttp.TCPConnector(limit=0, ssl=not self.sending.insecure),
             # A jar for a million hosts would be large.
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"aiothrottle/{__version__}"},  # -H may replace it
-            timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECTING),
+            timeout=aiohttp.ClientTimeout(self.sending.max_time or None, sock_connect=_CONNECTING),
         )
 
 
