@@ -30,6 +30,8 @@ _SHORTEST_WAIT = 0.1
 # A Retry-After that was too short several times in a row is extended to that part of their pauses,
 # as far as a pause without one would be: an outage may be over sooner than it seems.
 _TOO_SHORT = 0.25
+# Where a rate is known, the server may be open again as soon as so many tokens are due.
+_INTERVALS = 5.0
 # Seconds without reports after which learned values are out of date; the most for a slow rate.
 _MEMORY, _LONGEST_MEMORY = 600.0, 86400.0
 
@@ -175,6 +177,8 @@ class Feedback:
     #: The number of pauses in a row, without a success, and their seconds.
     streak: int = 0
     streak_seconds: float = 0.0
+    #: Whether the server was open again after the first of the last ones.
+    reopens_soon: bool = False
     #: The instant of the last report.
     reported_at: float = 0.0
 
@@ -253,6 +257,7 @@ class Feedback:
         self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.streak and sent_at > paused_at:
+            self.reopens_soon = self.streak == 1
             self.streak, self.streak_seconds = 0, 0.0
         if self.silent is not None:
             self.silent.succeeded(sent_at)
@@ -393,13 +398,20 @@ class Feedback:
     def pause(self, seconds: float | None, rule: PauseRule) -> float:
         """Return the seconds of a pause after a throttled request, with jitter.
 
+        Without a duration a pause doubles with each one in a row. Where a rate was learned, and the
+        server was open again after the last one, the first may be shorter.
+
         Many clients get a 429 at the same instant, and should not return at the same instant. The
         jitter only makes a pause longer, never less than the server's Retry-After.
         """
         self.streak += 1
         if seconds is None or not lasts(seconds):
-            doublings = min(self.streak - 1, 16)
-            seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
+            quick = self.rate if self.reopens_soon else None
+            doublings = self.streak - 1 if quick is None else max(0, self.streak - 2)
+            pause = min(rule.backoff * 2.0 ** min(doublings, 16), rule.max_backoff)
+            if quick is not None and self.streak == 1:
+                pause = min(pause, _INTERVALS / quick.state.rate)
+            seconds = max(seconds or 0.0, pause)
         else:
             seconds = max(seconds, min(_TOO_SHORT * self.streak_seconds, rule.max_backoff))
         from random import random

@@ -139,8 +139,8 @@ _MEMORY, _CLOSINGS, _SCALES = 600.0, 3.0, 4.0
 # The least part of a limit that others use too with which a client begins: so their parts are more
 # even than the averages of their first seconds. And the least seconds of an average.
 _SHARE, _AVERAGE = 0.25, 1.0
-# The same at the fastest rate, if that is the one that the user gave: it was right after all.
-_RIGHT = 30.0
+# The same near the fastest rate, if that is the one that the user gave: it was right after all.
+_RIGHT, _NEARLY = 30.0, 0.98
 # Seconds, or intervals of the rate, of which an idle time counts no more: it tells nothing.
 _IDLE, _INTERVALS = 60.0, 2.0
 # A limit throttles that part of the requests in flight, and so many at the least: of few in flight,
@@ -162,8 +162,8 @@ _BY_CHANCE, _FEW, _IN_FLIGHT = 4.0, 1 / 4, 4
 _CHANCE, _TOO_MANY = 0.25, 10.0
 # Events after so many tokens tell a limit from chance: each with fewer tokens than the one before
 # counts, and of those before that part. Nearly three in a row are enough; one more, each time that
-# there were signs of a limit again.
-_ENOUGH, _PAST, _MOST_FEWER = 10.0, 0.8, 2.4
+# there were signs of a limit again. After that many tokens it is a limit: a probe has found it.
+_ENOUGH, _PAST, _MOST_FEWER, _PLENTY = 10.0, 0.8, 2.4, 80.0
 # A limit admits as many tokens in a second as before while the rate falls to it. So it is chance if
 # that many fall too: to that part in the last so many events, beside the first ones, of so many
 # with few tokens before them. An event after more tokens counts as so many against it.
@@ -378,7 +378,8 @@ class Evidence:
         if is_soon:
             self.before = before  # due to the same as the event before
         elif before >= _ENOUGH and admitted and not of_all:
-            self.fewer = _PAST * self.fewer + (admitted < _SAME * before)
+            has_fewer = admitted < _SAME * before
+            self.fewer = 0.0 if admitted >= _PLENTY else _PAST * self.fewer + has_fewer
         falls_in_vain = self._falls_in_vain(now, admitted) and not of_all
         if self.fewer <= _MOST_FEWER + max(0, self.needed - 1) and not falls_in_vain:
             return False
@@ -416,7 +417,8 @@ class Evidence:
         idle = max(0.0, now - self.seen_at) if self.seen_at > -math.inf else 0.0
         self.seen_at = now
         self.quiet_for += min(idle, max(_IDLE, _INTERVALS / search.rate))
-        least = _RIGHT if search.rate >= self.fastest else self.kept_for(search)
+        is_right = search.rate >= _NEARLY * self.fastest
+        least = _RIGHT if is_right else self.kept_for(search)
         if self.quiet_for < least:
             return False
         self.rate, self.needed = search.rate, 0

@@ -11,9 +11,11 @@ further apart: the rate is cut to a little below that of the step before.
 
 The rate returns to the upper bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu:
 "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond, slowly at
-first. Each probe takes twice as long as the one before has lasted, up to 30 seconds to the middle:
-so the bounds close in on the limit, and 429s are rare once it is known. 429s that come early make
-the next probes short again.
+first. So the bounds close in on the limit. A limit that has stood for long will stand, so the
+probes take longer with time, up to 30 seconds to the middle, and 429s are rare once it is known.
+Where pauses are short, a new limit is found within a quarter of a minute at first; a pause of a
+second is too long for that, and each probe takes twice as long as the one before has lasted. 429s
+that come early make the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
@@ -55,8 +57,9 @@ LONG_CLOSED, _ABOVE_AVERAGE = 12.0, 2.0
 _CLOSURES = 2
 # Seconds by which a Retry-After is too long on average, as it is a whole number of them.
 _ROUNDED = 0.5
-# The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
-_WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
+# The weight of the lower bound in the mean of the bounds, where a bucket was emptied, and after a
+# probe that a short pause has ended: that is all average.
+_WEIGHT, _BUCKET_WEIGHT, _PROBE_WEIGHT = 0.5, 0.75, 1.0
 # The weight of the upper bound, once the average has proved to be too low.
 _PROVED_WEIGHT = 0.75
 # While the server is closed each 429 cuts the rate by half, but not so far that the next request is
@@ -66,9 +69,12 @@ _TRIES, _LATEST = 8.0, 900.0
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request and a pause, so slow
 # rates and long pauses take longer: so many requests, and so many pauses. A pause of a second makes
 # the average low: then the first probe comes sooner.
-_SHORT, _LONGEST, _FEWEST_REQUESTS, _REQUESTS = 10.0, 30.0, 30.0, 200.0
-_SHORTEST = 5.0
+_SHORT, _LONGEST, _REQUESTS = 10.0, 30.0, 200.0
+_SHORTEST, _FEWEST_REQUESTS = 5.0, 30.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
+# The same after shorter pauses: at least so many seconds and requests, and that part of the time
+# for which the limit has stood; throttled rates that differ by this factor are of another limit.
+_OFTEN, _OFTEN_REQUESTS, _STANDS, _OTHER = 6.0, 80.0, 0.1, 1.3
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
 # Below this rate, in tokens per second, only a few tokens are admitted between two events.
@@ -79,8 +85,8 @@ _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.25
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
-# its limit was exceeded; and no more than once with each request.
-_DOUBLED = 20.0
+# its limit was exceeded, and after short pauses in these; and no more than once with each request.
+_DOUBLED, _DOUBLED_SOON = 20.0, 8.0
 # With each step before the first 429 the rate grows by this factor. A 429 is due to it if it comes
 # within so many requests; the rate is cut to that part of the one before.
 _GROWTH, _AT_ONCE, _PART_BEFORE = 2.0, 2.5, 0.9
@@ -108,6 +114,9 @@ class RateState:
     cut_at: float = -math.inf
     #: Whether the server admitted a request that was sent after the last cut.
     is_open: bool = True
+    #: The throttled rate, as it was when the limit was another one, and since when it is this one.
+    found: float = math.inf
+    found_at: float = -math.inf
     #: The last event: the throttled rate, when its first request was sent, whether that was in the
     #: first second of use or in a probe, and the pause.
     throttled_rate: float = math.inf
@@ -144,7 +153,7 @@ class RateState:
         if closed_for >= LONG_CLOSED:
             self.lower, self.upper = self.rate, _ABOVE_AVERAGE * self.rate
             self.scale = closed_for
-        self.cut_at, self.is_open = now, False
+        self.cut_at, self.is_open, self.pause = now, False, closed_for
         self.step_at = self.step_end = now  # the first request after the pause may end the step
 
 
@@ -233,13 +242,8 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            shortest = _SHORT if pause < _WINDOW else max(_SHORTEST, _FEWEST_PAUSES * pause)
-            shortest = max(shortest, _FEWEST_REQUESTS / state.rate)
-            longest = max(_LONGEST, _REQUESTS / state.rate, _MOST_PAUSES * pause)
-            is_short = _WINDOW <= pause <= _SHORT_PAUSE
-            state.was_probe = is_short and state.used > state.scale
-            scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
-            state.scale = min(scale, longest)
+            state.was_probe = state.used > state.scale
+            state.scale = self._next_scale(state, now, pause)
             state.throttled_rate, state.throttled_at, state.spaced = state.rate, sent_at, 0.0
             if state.grown_from:
                 age = sent_at - state.step_at  # of the growth, when the request was sent
@@ -282,6 +286,19 @@ class AdaptiveRate:
         state.opened_at, state.admitted = now - _REPORTED, _REPORTED * state.rate
         state.step_at, state.in_step, state.grown_from = math.inf, 0.0, 0.0
 
+    @staticmethod
+    def _next_scale(state: RateState, now: float, pause: float) -> float:
+        """Return the scale of the next probe, after one that has ended with that pause."""
+        longest = max(_LONGEST, _REQUESTS / state.rate)
+        if pause < _WINDOW:
+            if not 1.0 / _OTHER < state.rate / state.found < _OTHER:
+                state.found, state.found_at = state.rate, now
+            stood_for = min(_STANDS * (now - state.found_at), longest)
+            return max(_OFTEN, _OFTEN_REQUESTS / state.rate, stood_for)
+        shortest = max(_SHORTEST, _FEWEST_PAUSES * pause, _FEWEST_REQUESTS / state.rate)
+        scale = max(_LONGER * state.used, 0.5 * state.scale, shortest)
+        return min(scale, max(longest, _MOST_PAUSES * pause))
+
     def _cut(self, state: RateState) -> None:
         """Cut the throttled rate to between the bounds, by what is known so far."""
         if state.throttled_rate == math.inf:
@@ -292,19 +309,20 @@ class AdaptiveRate:
             self._begin_at(state, _PART_BEFORE * state.spaced)
             return
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
-        if state.pause >= _WINDOW and not state.was_early:
+        if state.pause < _WINDOW:
+            weight = _PROBE_WEIGHT if state.was_probe else _WEIGHT
+        elif not state.was_early:
             weight = _BUCKET_WEIGHT
         # In two windows, the rate may not have been used all the time.
-        elif state.pause >= _WINDOW and (
-            state.admitted >= _WINDOW_TOKENS and seconds < 2.0 * _WINDOW
-        ):
+        elif state.admitted >= _WINDOW_TOKENS and seconds < 2.0 * _WINDOW:
             state.upper = min(state.upper, state.admitted / seconds)
             elapsed -= _ROUNDED
             if state.admitted <= (1.0 - _GREATEST_CUT) * state.upper * elapsed:
                 state.window, state.cycle = state.admitted, elapsed
         admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
         part = (admitted / state.upper) ** weight
-        most = _PROBE_CUT if state.was_probe else _GREATEST_CUT
+        is_short = _WINDOW <= state.pause <= _SHORT_PAUSE
+        most = _PROBE_CUT if is_short and state.was_probe else _GREATEST_CUT
         self._begin_at(state, max(part, 1.0 - most) * state.upper)
 
     def _end_closure(self, state: RateState, reopened_at: float) -> None:
@@ -367,7 +385,8 @@ class AdaptiveRate:
                 state.scale = max(state.scale, _LONGEST)  # the bounds are close together
             else:
                 state.used += seconds
-                most = state.rate * 2.0 ** min(seconds / _DOUBLED, 1.0)
+                doubled = _DOUBLED if state.pause >= _WINDOW else _DOUBLED_SOON
+                most = state.rate * 2.0 ** min(seconds / doubled, 1.0)
                 has_risen = state.used > _RISEN * state.scale
                 self._set(state, most if has_risen else min(_rate_on_cubic(state), most))
         state.in_step = 0.0

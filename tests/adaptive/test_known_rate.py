@@ -95,8 +95,9 @@ def test_given_rate_is_back_when_the_server_admits_it() -> None:
     limiter.observe(note)
     found = crawl(limiter, SERVERS["a window"], 300.0, changes={60.0: Server("20/s")})
     assert rates[0][0] == math.inf
-    assert rates[-1] == (20.0, math.inf)
-    assert max(value for _, value in rates[:-1]) == 20.0, "never above the given rate"
+    last, given = rates[-1]
+    assert 19.5 <= last <= max(value for _, value in rates[:-1]) <= 20.0
+    assert given == math.inf
     assert throttled(found, 200.0, 300.0) == 0.0
     assert used(found, 200.0, 300.0, 20.0) >= 0.95
     assert limiter.statistics().bound_by == "rate"

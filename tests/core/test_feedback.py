@@ -3,7 +3,9 @@
 from typing import Any
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Feedback, PauseRule, RateControl, SlotsControl
+from aiothrottle.algorithms import Unlimited
 
 
 def test_pause_is_bounded_whatever_the_streak_and_the_wait() -> None:
@@ -12,6 +14,25 @@ def test_pause_is_bounded_whatever_the_streak_and_the_wait() -> None:
     assert feedback.pause(None, exact) == 30.0
     short = PauseRule(jitter=0.0, backoff=0.001, max_backoff=0.01)
     assert feedback.pause(0.099, short) == 0.099  # milliseconds, but longer than the backoff
+
+
+def test_first_pause_is_short_where_a_short_one_was_enough() -> None:
+    """Five intervals of the learned rate; the next ones are the usual ones."""
+    bucket, exact = LocalBucket(Unlimited(), float), PauseRule(jitter=0.0)
+
+    def pauses(feedback: Feedback, count: int, now: float) -> list[float]:
+        seconds = [feedback.pause(None, exact) for _ in range(count)]
+        feedback.succeeded(now, now, 1.0, 1, now - 1.0, True, bucket)
+        return seconds
+
+    learned, unknown = Feedback(rate=RateControl(AdaptiveRate(50, 1, 100))), Feedback()
+    assert [pauses(learned, count, now) for now, count in enumerate([1, 3, 1, 1])] == [
+        [0.5],
+        [0.1, 0.5, 1.0],
+        [0.5],  # the short one was not enough
+        [0.1],
+    ]
+    assert [pauses(unknown, 1, float(now)) for now in range(3)] == [[0.5]] * 3
 
 
 def test_learned_values_count_for_ten_minutes() -> None:
