@@ -391,7 +391,7 @@ async def test_lost_script_is_resent_and_closed_client_reconnects(client: Any) -
         assert (await store.reserve("key", HOURLY, [1])).remaining == remaining
     await client.script_flush()
     # The first call is sent alone; those behind it, in one batch, need another script.
-    limits = [HOURLY, *[AllOf(AllOf(HOURLY))] * 9]
+    limits: list[Algorithm[Any]] = [HOURLY, *[AllOf(AllOf(HOURLY))] * 9]
     calls = (store.peek(f"{number}", limit) for number, limit in enumerate(limits))
     assert {answer.remaining for answer in await asyncio.gather(*calls)} == {10.0}
     await client.aclose()
