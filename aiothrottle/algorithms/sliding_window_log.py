@@ -27,6 +27,9 @@ from aiothrottle.rate import Rate, RateLike, as_rate
 
 # While there is room, what has left the window is looked for once in so many entries.
 _OFTEN = 256
+# The pairs of deleted entries are merged when they are more numbers than this. The first entry of a
+# merged pair is then older than the last by this factor at the most.
+_LONG, _APART = 160, 1.5
 # The first byte of a dump without the costs, as they are all 1, and of one with them.
 _UNIT_KIND, _COST_KIND = 0x13, 0x14
 
@@ -42,6 +45,17 @@ def _adds_up(costs: Sequence[float], used: float) -> bool:
     return used >= 0.0 and -off <= used - total <= off < math.inf
 
 
+def _merged(past: "array[float]") -> "array[float]":
+    """Merge pairs with later ones: the longer ago they are, the more time a pair stands for."""
+    last, latest_first = past[-2], _numbers()
+    for at, cost, before in zip(past[-2::-2], past[::-2], [*past[-4::-2], -math.inf], strict=True):
+        if latest_first and last - before <= _APART * (last - latest_first[-1]):
+            latest_first[-2] += cost
+        else:
+            latest_first.extend((cost, at))
+    return latest_first[::-1]
+
+
 @dataclass(slots=True)
 class SlidingWindowLogState:
     """The log: the timestamps at which tokens were taken, never decreasing, oldest first.
@@ -49,9 +63,8 @@ class SlidingWindowLogState:
     While every cost is 1 the log is all there is. A cost of another size adds `costs`, as long as
     the log, and their sum `used`. What has left the window stays in the log until its room is
     needed. The first `gone` entries count no more: they are deleted many at a time. `last` is the
-    latest timestamp there was, even if what was taken then has been given back. Of the deleted
-    entries only the sum of their costs is known, `deleted`, the latest timestamp, `deleted_at`, and
-    that the windows until now admitted no more than `deleted_limit` in any `deleted_period`.
+    latest timestamp there was, even if what was taken then has been given back. The deleted entries
+    are the pairs of `past`: the latest timestamp of some, and the sum of their costs.
     """
 
     log: "array[float]" = field(default_factory=_numbers)
@@ -60,13 +73,11 @@ class SlidingWindowLogState:
     used: float = 0.0
     gone: int = 0
     # Not in a dump: a record in a store keeps its window.
-    deleted: float = field(default=0.0, compare=False)
-    deleted_at: float = field(default=-math.inf, compare=False)
-    deleted_limit: float = field(default=0.0, compare=False)
-    deleted_period: float = field(default=math.inf, compare=False)
+    past: "array[float]" = field(default_factory=_numbers, compare=False)
 
     def __deepcopy__(self, _: object) -> "SlidingWindowLogState":
-        return replace(self, log=self.log[:], costs=self.costs and self.costs[:])  # numbers
+        costs = self.costs and self.costs[:]  # numbers
+        return replace(self, log=self.log[:], costs=costs, past=self.past[:])
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -75,8 +86,8 @@ class SlidingWindowLog(Window):
 
     A cost can be taken when what was taken within the last period leaves room for it. The log of
     timestamps makes that exact; it has one number per token of the limit and up to an eighth of
-    that, or two per request where costs differ from 1. A request of exactly one period ago is
-    outside the window.
+    that, or two per request where costs differ from 1, and up to 160 of what has left the window. A
+    request of exactly one period ago is outside the window.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. A limit that is no whole
@@ -137,10 +148,6 @@ class SlidingWindowLog(Window):
         if state.costs is not None:
             state.costs.append(cost)
             state.used += cost
-        # `_used`, inlined. With a debt a window holds more than the limit.
-        used = len(state.log) - state.gone if state.costs is None else state.used
-        if used > state.deleted_limit:
-            state.deleted_limit = used
 
     def allowance(self, state: SlidingWindowLogState, now: float, most: int) -> int:
         """Return how many the window has room for now: later there is only more."""
@@ -238,29 +245,27 @@ class SlidingWindowLog(Window):
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowLogState:
         """Continue with the log of another window; how much fits is found anew.
 
-        In a longer window earlier entries count again. Those that were deleted are taken to be as
-        late as the windows until now admitted.
+        In a longer window earlier entries count again. Of those that were deleted some were merged,
+        and count at the timestamp of the latest.
         """
         if not isinstance(old, SlidingWindowLog):
             return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
-        kept.deleted_limit = max(kept.deleted_limit, old.capacity)
-        kept.deleted_period = min(kept.deleted_period, old._period)
         kept.gone = 0
         kept.used = math.fsum(kept.costs or ())
-        missing = min(kept.deleted, self.capacity)
-        # Entries that may be in the window are put back: a full window at a time.
-        while missing > 0.0 and kept.deleted_at + self._period > now:
-            cost = min(missing, kept.deleted_limit)
+        # Entries that may be in the window are put back, the latest first, until it is full.
+        past, missing = kept.past, self.capacity
+        while missing > 0.0 and past and past[-2] + self._period > now:
+            tokens, at = past.pop(), past.pop()
+            cost = min(missing, tokens)
             entries = math.ceil(cost)
-            if kept.costs is not None:
-                kept.costs[:0] = [cost / entries] * entries
+            if kept.costs is not None or cost != entries:
+                self._listed_costs(kept)[:0] = [cost / entries] * entries
                 kept.used += cost
-            kept.log[:0] = _numbers([kept.deleted_at] * entries)
-            kept.deleted -= cost
-            if cost == kept.deleted_limit:
-                kept.deleted_at -= kept.deleted_period
+            kept.log[:0] = _numbers([at] * entries)
             missing -= cost
+            if tokens > cost:
+                past.extend((at, tokens - cost))
         return kept
 
     def _used(self, state: SlidingWindowLogState) -> float:
@@ -314,9 +319,11 @@ class SlidingWindowLog(Window):
     def _delete(self, state: SlidingWindowLogState, entries: int) -> None:
         """Delete the oldest entries; what they were is needed if the window becomes longer."""
         if entries:
-            state.deleted_at = state.log[entries - 1]
+            cost = entries if state.costs is None else sum(state.costs[:entries])
+            state.past.extend((state.log[entries - 1], cost))
+            if len(state.past) > _LONG:
+                state.past = _merged(state.past)
             del state.log[:entries]
-            state.deleted += entries if state.costs is None else sum(state.costs[:entries])
             if state.costs is not None:
                 del state.costs[:entries]
 

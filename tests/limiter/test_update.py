@@ -207,6 +207,15 @@ async def test_tokens_sent_before_stay_spent_for_two_changes(
     assert (await starts(limiter, 4))[-1] == expected
 
 
+async def test_longer_period_counts_what_was_sent_not_what_might_have_been() -> None:
+    limiter = RateLimiter("10/s")
+    for _ in range(2000):
+        await visit(limiter)
+        await asyncio.sleep(10)
+    limiter.update(rate_limit="500/h")
+    assert 100 < (await limiter.peek()).remaining <= 500 - 359
+
+
 @given(
     limit=st.integers(1, 12),
     longer=st.integers(1, 30),
