@@ -46,6 +46,7 @@ body cannot be sent again, the last response is returned.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
@@ -89,6 +90,11 @@ def is_short(headers: Mapping[str, str], *, as_sent: bool = False) -> bool:
         return int(headers.get("Content-Length", "")) <= SHORT_BODY
     except ValueError:
         return False
+
+
+def lacks_files(error: BaseException) -> bool:
+    """Return whether no connection was made as this machine has too many files open."""
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
 
 
 class Request(Protocol):

@@ -30,7 +30,7 @@ from aiohttp import (
 from aiohttp.base_protocol import BaseProtocol
 from yarl import URL
 
-from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, is_short
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, is_short, lacks_files
 from aiothrottle._http.options import Options
 from aiothrottle._http.terms import Settlement, origin
 from aiothrottle._statuses import SWITCHING_PROTOCOLS
@@ -63,7 +63,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
         lost = isinstance(error, aiohttp.ClientConnectionError)
         return Failure(
             retryable=lost and not isinstance(error, _WRONG_CERTIFICATE),
-            unanswered=lost or isinstance(error, OSError),
+            unanswered=(lost or isinstance(error, OSError)) and not lacks_files(error),
         )
 
     def receive(

@@ -10,13 +10,20 @@ protocols for them would repeat the two libraries.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
-from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop, is_short
+from aiothrottle._http.loop import (
+    SHORT_BODY,
+    SHORT_TIME,
+    Failure,
+    RetryLoop,
+    is_short,
+    lacks_files,
+)
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
 from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
@@ -225,8 +232,13 @@ class TransportAdapter:
 
     def classify(self, error: Exception) -> Failure:
         """Classify a failed connection; a wrong certificate is not retryable."""
-        lost = isinstance(error, self._no_answer)
-        return Failure(retryable=lost and not _is_of_a_certificate(error), unanswered=lost)
+        lost, causes = isinstance(error, self._no_answer), [*_causes(error)]
+        return Failure(
+            # Another attempt would meet a wrong certificate again.
+            retryable=lost
+            and not any(isinstance(it, ssl.SSLCertVerificationError) for it in causes),
+            unanswered=lost and not any(map(lacks_files, causes)),
+        )
 
     def host(self, response: _AnyResponse) -> str:
         """Return the host that sent a response."""
@@ -320,16 +332,11 @@ async def _short_body(held: HeldStream) -> bytes | None:
     return body
 
 
-def _is_of_a_certificate(error: BaseException | None) -> bool:
-    """Return whether a certificate is the cause, which another attempt would meet again.
-
-    The libraries have no class for it, but the error of `ssl` is in the chain.
-    """
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error of a library and its causes, for some of which it has no class."""
     while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module

@@ -1,14 +1,22 @@
 """A server that limits without a 429: unlike one that is merely broken, and kept to."""
 
 import asyncio
+import errno
 import math
 import random
+import socket
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
+import aiohttp
+import httpx
 import pytest
 
 from aiothrottle import RateLimiter, Retry, events
 from aiothrottle.adaptive.silent_limit import SilentLimit
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.testing import RateLimitedServer
 from tests.adaptive.session_in_time import Record, Refusal, run
 from tests.integrations.scripted import Script
 from tests.support.server_limits import Admits, envoy, sliding_counter
@@ -81,6 +89,39 @@ async def test_requests_that_started_on_credit_count_as_successes() -> None:
             await client.get("http://a/")
             await asyncio.sleep(0.01)
     assert limiter.statistics().pauses > 0
+
+
+class Connections:
+    """The sockets of aiohttp: so many, then there are too many open files."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, address: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, *_ = address
+        self.most -= 1
+        if self.most < 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return socket.socket(family, kind, protocol)
+
+
+async def test_lack_of_files_is_no_limit_of_the_server() -> None:
+    for_aiohttp, for_httpx = (RateLimiter(concurrency_limit=5) for _ in range(2))
+    connector = aiohttp.TCPConnector(force_close=True, socket_factory=Connections(40))
+    options: Any = {"retry": Retry(attempts=1), "queue_timeout": 0.5}
+    async with RateLimitedServer(None) as server:
+        async with ThrottledSession(for_aiohttp, connector=connector, **options) as session:
+            for _ in range(60):
+                with suppress(aiohttp.ClientConnectorError):
+                    await (await session.get(server.url)).read()
+        assert server.audit.admitted == 40
+    error = httpx.ConnectError("all connection attempts failed")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    async with Script(*[200] * 40, error).client(for_httpx, **options) as client:
+        for _ in range(60):
+            with suppress(httpx.ConnectError):
+                await client.get("http://a/")
+    assert (for_aiohttp.statistics().pauses, for_httpx.statistics().pauses) == (0, 0)
 
 
 @pytest.mark.parametrize(
