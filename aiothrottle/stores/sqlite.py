@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from aiothrottle._checks import check_number
@@ -35,6 +35,9 @@ _Batch: TypeAlias = tuple[list[_Statement] | None, Future[list[Any]]]
 # Of the timeout. SQLite waits so long for a lock: its error is there before the timeout.
 _PATIENCE = 0.8
 _PAUSE = 0.005  # seconds
+# Seconds without a call after which the file is closed. If it was removed while it was open here,
+# other processes cannot use the new one until then: SQLite finds its shared memory by the path.
+_IDLE = 2.0
 # The most statements for which the event loop and the thread wake each other once.
 _BATCH = 16
 # After a power failure the file lacks the latest changes, but is sound. The log of changes grows
@@ -66,7 +69,7 @@ class SQLiteStore(SwapStore):
 
     The file is opened by the first call, and made if it is missing, by any number of processes at
     once. SQLite keeps two more files beside it, with ``-wal`` and ``-shm`` behind its name. The
-    file is closed with the store, or the process; `aclose` does it at once.
+    file is closed after two seconds without a call; `aclose` does it at once.
 
     Args:
         path: The file, in a folder that exists. Give it to nothing else.
@@ -169,7 +172,13 @@ def _run(path: Path, patience: float, batches: "SimpleQueue[_Batch]") -> None:
     """Open the file, and execute the batches, until one has None in place of its statements."""
     connection, opened = None, 0
     while True:
-        statements, future = batches.get()
+        try:
+            statements, future = batches.get(timeout=_IDLE if connection else None)
+        except Empty:
+            assert connection is not None
+            connection.close()
+            connection = None
+            continue
         if statements is None:
             break
         if future.set_running_or_notify_cancel():

@@ -156,6 +156,14 @@ async def test_removed_file_is_forgotten_by_all(
     assert await spent(store) == 3 + 5 * replace
 
 
+async def test_removed_file_of_an_idle_process_blocks_no_other(
+    store: SQLiteStore, path: Path
+) -> None:
+    await store.record("key", HOURLY)
+    remove(path)
+    assert await output_of(RECORD, path) == "1000 1\n"
+
+
 async def test_removed_table_is_made_again(store: SQLiteStore, path: Path) -> None:
     await store.record("key", HOURLY)
     with closing(sqlite3.connect(path)) as other:
@@ -227,6 +235,23 @@ async def main(path):
         await store.record("key", SlidingWindowLog(1))
     except Exception as error:
         print(type(error).__name__, error)
+"""
+
+RECORD = """
+import asyncio, sys
+from aiothrottle import SlidingWindowLog, StoreUnavailable
+from aiothrottle.stores import SQLiteStore
+
+async def main(path):
+    store, hourly = SQLiteStore(path), SlidingWindowLog("1000/h")
+    before = None
+    while before is None:
+        try:
+            before = await store.peek("key", hourly)
+        except StoreUnavailable:
+            await asyncio.sleep(0.1)
+    await store.record("key", hourly)
+    print(f"{before.remaining:g} {1000 - (await store.peek('key', hourly)).remaining:g}")
 """
 
 FULL = """
