@@ -6,7 +6,8 @@ transaction: SQLite takes and releases its lock while this process does not hold
 A transaction of several statements would keep all other processes waiting while Python code runs.
 
 Invariant: the connection is a local variable of the thread. So nothing else uses or closes it, and
-a forked process, which has no such thread, opens its own.
+a forked process, which has no such thread, opens its own. It is closed before the fork: the child
+would believe that it has the locks of its parent, and both would change the file at once.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from aiothrottle._checks import check_number
 from aiothrottle.errors import StoreUnavailable
@@ -69,7 +71,7 @@ class SQLiteStore(SwapStore):
 
     The file is opened by the first call, and made if it is missing, by any number of processes at
     once. SQLite keeps two more files beside it, with ``-wal`` and ``-shm`` behind its name. The
-    file is closed after two seconds without a call; `aclose` does it at once.
+    file is closed after two seconds without a call, and before a fork; `aclose` does it at once.
 
     Args:
         path: The file, in a folder that exists. Give it to nothing else.
@@ -103,6 +105,7 @@ class SQLiteStore(SwapStore):
         self._clock = clock or machine_time
         server = f"SQLite {self._path}"
         self._calls = Calls[_Statement](server, self._send, limit=1, batch=_BATCH, timeout=timeout)
+        _stores.add(self)
 
     async def aclose(self) -> None:
         """Close the file. A later call opens it again."""
@@ -166,6 +169,17 @@ class SQLiteStore(SwapStore):
         future = Future[list[Any]]()
         batches.put((statements, future))
         return await asyncio.wrap_future(future)
+
+
+_stores = WeakSet[SQLiteStore]()
+
+
+def _close_all() -> None:
+    wait([ended for store in list(_stores) if (ended := store._end())])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_all)
 
 
 def _run(path: Path, patience: float, batches: "SimpleQueue[_Batch]") -> None:

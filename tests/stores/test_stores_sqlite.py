@@ -390,6 +390,32 @@ def test_forked_process_opens_its_own_connection(path: Path) -> None:
     asyncio.run(store.aclose())
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_forked_process_shares_the_file_when_its_parent_has_closed_it(path: Path) -> None:
+    store = SQLiteStore(path)
+    asyncio.run(many(store))
+    fork: Any = multiprocessing.get_context("fork")
+    opened, go = fork.Event(), fork.Event()
+
+    def child() -> None:
+        asyncio.run(many(store))
+        opened.set()
+        go.wait()
+        asyncio.run(many(store))
+
+    process = fork.Process(target=child)
+    process.start()
+    opened.wait()
+    asyncio.run(store.aclose())
+    before_and_after = asyncio.run(output_of(RECORD, path))
+    go.set()
+    process.join()
+    assert before_and_after == "960 41\n"
+    assert asyncio.run(spent(store)) == 61
+    asyncio.run(store.aclose())
+
+
 # ---- cancellation --------------------------------------------------------------------------------
 
 
