@@ -63,6 +63,18 @@ async def test_connection_is_returned_after_a_failed_call(valkey: Valkey, mode: 
         assert len(answer.instants) in ({8} if mode == "drop reply" else {8, 9})
 
 
+async def test_slots_change_hands_over_one_connection(valkey: Valkey) -> None:
+    async with one_connection(valkey.port) as store, asyncio.timeout(10):
+        options: Any = {"concurrency_limit": SharedConcurrency(1), "store": store, "key": "slots"}
+        async with RateLimiter(**options) as one, RateLimiter(**options) as other:
+            for limiter in (one, other, one, other):
+                permit = await limiter.acquire()
+                waiting = asyncio.create_task(limiter.acquire())
+                await asyncio.sleep(0.01)
+                permit.release()
+                (await waiting).release()
+
+
 async def test_late_reply_answers_no_other_call(valkey: Valkey) -> None:
     async with through_proxy(valkey) as (proxy, store):
         proxy.delay = 0.5
