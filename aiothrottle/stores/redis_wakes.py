@@ -112,10 +112,12 @@ class Wakes:
             while not _is_cancelled():
                 message = await pubsub.get_message(timeout=_ANSWER if unanswered else ping_after)
                 if message is not None:
-                    unanswered = 0
-                    if self._timer is not None or not confirmed:
+                    # The driver itself connects anew, too: then the answer was not asked for.
+                    is_new = message["type"] == "subscribe" and not unanswered
+                    if self._timer is not None or is_new or not confirmed:
                         self._trust()
                         confirmed = True
+                    unanswered = 0
                     if self._deliver(message):
                         ping_after = _PING_AFTER
                     if loop.time() - began > _LONGEST_BACKOFF:

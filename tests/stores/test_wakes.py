@@ -121,6 +121,13 @@ async def test_silent_connection_is_doubted_and_replaced(caplog: pytest.LogCaptu
         assert await driver.woken_in(0.01) == {"3": 1}
 
 
+async def test_line_that_the_driver_has_replaced_wakes_all_owners() -> None:
+    async with listening(3) as driver:
+        await asyncio.sleep(1.0)
+        await driver.lines[0].subscribe("again, by the driver")
+        assert await driver.woken_in(3.0) == {"0": 1, "1": 1, "2": 1}
+
+
 async def test_failing_connection_is_replaced_after_growing_pauses() -> None:
     async with listening() as driver:
         await asyncio.sleep(1.0)
