@@ -94,8 +94,9 @@ class SharedSemaphore:
         on_store_error: "OnStoreError",
         local_share: float | None,
     ) -> None:
-        #: What the user asked for.
+        #: What the user asked for, and what the last claim was for: an update makes one due.
         self.shared: SharedConcurrency = shared
+        self._claimed = shared
         self._semaphore = semaphore
         self._bucket = bucket
         self._observers = observers
@@ -192,7 +193,8 @@ class SharedSemaphore:
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_woken = self._is_woken and bool(wanted)
-            is_due = is_woken or bool(self._tries) or (held, wanted) != known
+            is_other = bool(wanted) and self._claimed is not self.shared
+            is_due = is_woken or is_other or bool(self._tries) or (held, wanted) != known
         return 0.0 if is_due else max(0.0, self._ask_at - now)
 
     def _count(self) -> tuple[int, int]:
@@ -228,7 +230,7 @@ class SharedSemaphore:
         if held or wanted:
             self._leased_at = now
         self._number += 1
-        shared = self.shared
+        shared = self._claimed = self.shared
         claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
         call = self._store.claim(self._key, claim)
         return Order(call, partial(self._granted, claim, len(self._tries)), self._failed)

@@ -236,6 +236,7 @@ async def test_updated_limit_applies() -> None:
     await turns()
     limiter.update(concurrency_limit=SharedConcurrency(2))
     await waiter
+    assert now() < 0.1
     assert limiter.statistics().concurrency_limit == 2
     for here, change, error in (
         (limiter, {"concurrency_limit": 3}, "cannot change between"),
