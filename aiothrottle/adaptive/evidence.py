@@ -418,7 +418,8 @@ class Evidence:
         self.seen_at = now
         self.quiet_for += min(idle, max(_IDLE, _INTERVALS / search.rate))
         is_right = search.rate >= _NEARLY * self.fastest
-        least = _RIGHT if is_right else self.kept_for(search)
+        soonest = max(_RIGHT, _CLOSINGS * search.pause)  # a long window may not be full yet
+        least = soonest if is_right else self.kept_for(search)
         if self.quiet_for < least:
             return False
         self.rate, self.needed = search.rate, 0

@@ -118,7 +118,8 @@ class RateState:
     found: float = math.inf
     found_at: float = -math.inf
     #: The last event: the throttled rate, when its first request was sent, whether that was in the
-    #: first second of use or in a probe, and the pause.
+    #: first second of use or in a probe, and the pause; once the server is open again, that for
+    #: which it was closed, if that was longer.
     throttled_rate: float = math.inf
     throttled_at: float = math.inf
     was_early: bool = False
@@ -290,7 +291,7 @@ class AdaptiveRate:
     def _next_scale(state: RateState, now: float, pause: float) -> float:
         """Return the scale of the next probe, after one that has ended with that pause."""
         longest = max(_LONGEST, _REQUESTS / state.rate)
-        if pause < _WINDOW:
+        if max(pause, state.pause) < _WINDOW:
             if not 1.0 / _OTHER < state.rate / state.found < _OTHER:
                 state.found, state.found_at = state.rate, now
             stood_for = min(_STANDS * (now - state.found_at), longest)
@@ -335,6 +336,7 @@ class AdaptiveRate:
             reopened_at: When that was sent.
         """
         closed_for = state.cut_at - state.throttled_at
+        state.pause = max(state.pause, closed_for)
         if closed_for < LONG_CLOSED:
             state.closures = 0
             return

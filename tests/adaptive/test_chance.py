@@ -87,7 +87,7 @@ def test_window_with_few_tokens_is_not_taken_for_chance(seed: int) -> None:
     """While the rate falls to its limit, as many are admitted in a second as before."""
     window, limiter = envoy(20, 20.0), RateLimiter(concurrency_limit=8)
     record = run(lambda at: window(at + 14.0), 900.0, seed=seed, limiter=limiter, takes=0.1)
-    assert record.part_throttled(300.0, 900.0) <= 0.06
+    assert record.part_throttled(300.0, 900.0) <= 0.08
 
 
 def test_trial_that_is_throttled_by_chance_holds_up_nobody() -> None:
