@@ -103,7 +103,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Read the proxy of the URL from the environment, which may be invalid."""
-        self.proxy = proxies_of_environment().of(self.url)
+        self.proxy: URL | None = proxies_of_environment().of(self.url)
 
 
 def _run(parser: argparse.ArgumentParser, options: Options) -> int:
