@@ -20,7 +20,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize(("initial", "least"), [(100.0, 0.85), (20.0, 0.85), (2.0, 0.9)])
+@pytest.mark.parametrize(("initial", "least"), [(100.0, 0.85), (20.0, 0.85), (2.0, 0.85)])
 def test_small_bucket_is_used_after_fifteen_seconds(
     name: str, initial: float, least: float
 ) -> None:
