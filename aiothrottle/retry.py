@@ -90,7 +90,8 @@ class Retry:
             for a failed connection, but not for a wrong certificate.
         backoff: Seconds, the longest delay before the second attempt ("decorrelated": the shortest
             delay), and the first pause of the limiter, which doubles with each throttled request in
-            a row. Above 0.
+            a row. (With a learned rate that pause is shorter, if the server was open again after
+            the last one.) Above 0.
         max_backoff: Seconds, the longest delay and the longest pause without a Retry-After.
         jitter: How the delay is drawn: "full" or "decorrelated".
         max_retry_after: Seconds. A longer Retry-After is not retried: the response is returned at

@@ -165,16 +165,22 @@ def constant(report: Report, seeds: range) -> None:
     report.want("windows until it is found, the worst of all runs", slowest, 10, "")
 
 
-def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[Part, float]:
+def follow(
+    rate: Rate,
+    new: Rate,
+    algorithm: AlgorithmName,
+    begin: float,
+    retry_after: RetryAfter,
+    seed: int,
+) -> tuple[Part, float]:
     """Simulate a change of the limit; return the traffic since, and the seconds until found."""
-    begin = 300 if rate.period == 1 else 20 * 60.0
-    end = 3 * begin
+    end = max(3 * begin, begin + 300.0)
     outcome = simulate(
         partial(adaptive, rate, 1.0),
-        Server(rate, algorithm),
+        Server(rate, algorithm, retry_after=retry_after),
         workers=WORKERS,
         seconds=end,
-        changes={begin: Server(new, algorithm)},
+        changes={begin: Server(new, algorithm, retry_after=retry_after)},
         seed=seed,
     )
     found = found_after(outcome, new, begin, end) * rate.period
@@ -184,17 +190,23 @@ def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[
 def changing(report: Report, seeds: range) -> None:
     """Follow a limit that halves or doubles."""
     rows: Rows = [["server", "limit", "throttled, %", "used, %", "followed after, s (most)"]]
+    cases: list[tuple[Rate, float, RetryAfter]] = [
+        (RATES[0], 30.0, "none"),
+        (RATES[0], 300.0, "none"),
+        (RATES[0], 300.0, "seconds"),
+        (RATES[2], 1200.0, "seconds"),
+    ]
     for algorithm in ALGORITHMS:
-        for rate in (RATES[0], RATES[2]):
+        for rate, begin, retry_after in cases:
             for name, factor in (("halves", 0.5), ("doubles", 2.0)):
                 new = Rate(rate.limit * factor, rate.period)
-                runs = each(seeds, partial(follow, rate, new, algorithm))
+                runs = each(seeds, partial(follow, rate, new, algorithm, begin, retry_after))
                 result = mean([after for after, _ in runs])
                 found = [seconds for _, seconds in runs]
                 rows.append(
                     [
-                        f"{algorithm}, {named(rate)}",
-                        name,
+                        f"{algorithm}, {named(rate)}, Retry-After: {retry_after}",
+                        f"{name} at {begin:.0f} s",
                         percent(result.throttled),
                         percent(result.used, 1),
                         f"{statistics.mean(found):.0f} ({max(found):.0f})",

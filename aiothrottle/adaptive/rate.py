@@ -13,7 +13,7 @@ The rate returns to the upper bound on a cubic of the time in which it was used 
 "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond, slowly at
 first. So the bounds close in on the limit. A limit that has stood for long will stand, so the
 probes take longer with time, up to 30 seconds to the middle, and 429s are rare once it is known.
-Where pauses are short, a new limit is found within a quarter of a minute at first; a pause of a
+Where pauses are short, a limit that doubles is found within half a minute at first; a pause of a
 second is too long for that, and each probe takes twice as long as the one before has lasted. 429s
 that come early make the next probes short again.
 
@@ -291,7 +291,7 @@ class AdaptiveRate:
     def _next_scale(state: RateState, now: float, pause: float) -> float:
         """Return the scale of the next probe, after one that has ended with that pause."""
         longest = max(_LONGEST, _REQUESTS / state.rate)
-        if max(pause, state.pause) < _WINDOW:
+        if max(pause, state.pause) < _WINDOW:  # and so was the whole closure before
             if not 1.0 / _OTHER < state.rate / state.found < _OTHER:
                 state.found, state.found_at = state.rate, now
             stood_for = min(_STANDS * (now - state.found_at), longest)
