@@ -6,6 +6,10 @@ import selectors
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
+from typing import TypeVarTuple
+
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -87,6 +91,32 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self._now
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call the callback in `delay` seconds; any delay above 0 moves the clock on.
+
+        A clock that is derived from this one may be finer than it. Code that waits for the last bit
+        of that clock would else be called at the same instant for ever.
+
+        Args:
+            delay: Seconds.
+            callback: What is called.
+            args: Its arguments.
+            context: The context in which it is called; None: the present one.
+
+        Returns:
+            The timer, which can be cancelled.
+        """
+        when = self._now + delay
+        if when == self._now and delay > 0.0:
+            when = math.nextafter(self._now, math.inf)
+        return self.call_at(when, callback, *args, context=context)
 
     def clock_for(self, clock: Callable[[], float]) -> Callable[[], float]:
         """Return the clock that replaces `clock` here: this loop's, for `time.monotonic`.

@@ -58,6 +58,22 @@ def test_timer_sees_its_exact_instant(start: float, instants: list[float]) -> No
         assert seen_at == max(start, when)
 
 
+def test_shortest_delay_moves_the_clock_on() -> None:
+    started, seen = 1e9, list[float]()
+
+    async def main() -> None:
+        for delay in (1e-9, 0.0, 1e-9):
+            fired = asyncio.Event()
+            asyncio.get_running_loop().call_later(delay, fired.set)
+            await fired.wait()
+            seen.append(now() - started)
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(started)) as runner:
+        runner.run(main())
+    step = math.ulp(started)
+    assert seen == [step, step, 2 * step]
+
+
 @virtual
 async def test_readable_socket_precedes_the_next_timer() -> None:
     loop, seen = asyncio.get_running_loop(), list[float]()
