@@ -57,7 +57,7 @@ class FixedWindow:
         self._limit = limit
         self._period = period
         self._phase = phase
-        self._window = 0
+        self._window: int = 0
         self._counted = 0
 
     def _begin(self, window: int) -> float:
@@ -75,8 +75,7 @@ class FixedWindow:
         while self._begin(window + 1) <= now:
             window += 1
         if window != self._window:
-            self._window = window
-            self._counted = 0
+            self._window, self._counted = window, 0
         self._counted += 1
 
 

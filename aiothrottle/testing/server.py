@@ -22,9 +22,6 @@ from aiothrottle._checks import check_choice, check_number, check_whole
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.testing.algorithms import AlgorithmName, ServerAlgorithm, make_algorithm
 
-# Seconds that aiohttp waits for a connection before it cuts it off; 0 would be for ever.
-_CLOSING = 1e-3
-
 ThrottledResponse: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 
 
@@ -261,8 +258,9 @@ class RateLimitedServer:
             raise RuntimeError("a server is started only once: make another one")
         application = web.Application(client_max_size=0)  # a handler may read any upload
         application.router.add_route("*", "/{path:.*}", self._exchange)
+        # A connection is cut off after a millisecond; 0 seconds would be for ever.
         self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=1e-3
         )
         await self._runner.setup()
         self._started_at = time.monotonic()
@@ -297,7 +295,11 @@ class RateLimitedServer:
         # at once sends its next request on another connection: asyncio closes a socket one turn
         # late.
         await asyncio.sleep(self._delay())
-        self._forget_lost_clients()
+        # The handlers of clients that are gone are being cancelled, but that takes a few turns of
+        # the event loop, and the client's next request may be faster.
+        for record, other in list(self._open.items()):
+            if other.transport is None or other.transport.is_closing():
+                del self._open[record]
         now = time.monotonic()
         wait = self._judge(now - self._started_at)
         record = RecordedRequest(now, request.method, request.path, throttled=wait is not None)
@@ -306,7 +308,11 @@ class RateLimitedServer:
         try:
             response = await (self._handler(request) if wait is None else self._throttle(wait))
             record.status = response.status
-            await _send(request, response)
+            # aiohttp would send it too, but after the handler, unobserved. If the client is gone,
+            # aiohttp notices it again and handles it.
+            with contextlib.suppress(ConnectionError):
+                await response.prepare(request)
+                await response.write_eof()
         except Exception as error:
             # aiohttp answers any other error with 500.
             record.status = error.status if isinstance(error, web.HTTPException) else 500
@@ -314,13 +320,6 @@ class RateLimitedServer:
         finally:
             self._open.pop(record, None)
         return response
-
-    def _forget_lost_clients(self) -> None:
-        # Their handlers are being cancelled, but that takes a few turns of the event loop, and the
-        # client's next request may be faster.
-        for record, request in list(self._open.items()):
-            if request.transport is None or request.transport.is_closing():
-                del self._open[record]
 
     def _judge(self, now: float) -> float | None:
         """Return the seconds to wait if a request is throttled; None: it is admitted."""
@@ -385,11 +384,3 @@ def linked_pages(count: int) -> Handler:
 
 async def _answer_shortly(_: web.Request) -> web.StreamResponse:
     return web.Response(text="Here you are.\n")
-
-
-async def _send(request: web.Request, response: web.StreamResponse) -> None:
-    """Send the whole response. aiohttp would do it too, but after the handler, unobserved."""
-    # If the client is gone, aiohttp notices it again and handles it.
-    with contextlib.suppress(ConnectionError):
-        await response.prepare(request)
-        await response.write_eof()

@@ -7,9 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import Context
-from typing import TypeVarTuple
-
-_Arguments = TypeVarTuple("_Arguments")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -23,12 +20,10 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._jump = jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            return self._wait_for_outside()
         events = super().select(0)
-        if timeout > 0 and not events and not self._jump():
-            return self._wait_for_outside()
-        return events
+        if events or (timeout is not None and (timeout <= 0 or self._jump())):
+            return events
+        return self._wait_for_outside()
 
     def _wait_for_outside(self) -> list[tuple[selectors.SelectorKey, int]]:
         # No timer will fire, so only a socket or another thread can wake the loop, a thread through
@@ -95,8 +90,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[[*_Arguments], object],
-        *args: *_Arguments,
+        callback: Callable[..., object],
+        *args: object,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call the callback in `delay` seconds; any delay above 0 moves the clock on.
@@ -113,10 +108,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         Returns:
             The timer, which can be cancelled.
         """
-        when = self._now + delay
-        if when == self._now and delay > 0.0:
-            when = math.nextafter(self._now, math.inf)
-        return self.call_at(when, callback, *args, context=context)
+        least = math.nextafter(self._now, math.inf) if delay > 0.0 else self._now
+        return self.call_at(max(self._now + delay, least), callback, *args, context=context)
 
     def clock_for(self, clock: Callable[[], float]) -> Callable[[], float]:
         """Return the clock that replaces `clock` here: this loop's, for `time.monotonic`.
@@ -136,10 +129,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _jump(self) -> bool:
         # Before it calls select(), the base class drops cancelled timers from the head.
         when = self._scheduled[0].when()
-        if when == math.inf:
-            return False
-        self._set_time(when)
-        return True
+        if when < math.inf:
+            self._set_time(when)
+        return when < math.inf
 
 
 class ManualClock:
