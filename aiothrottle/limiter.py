@@ -372,7 +372,9 @@ class RateLimiter:
     ) -> None:
         """Change the limits, also for the present waiters. Spent tokens stay spent.
 
-        The default algorithm counts also what was sent before, if the new period is longer.
+        The default algorithm counts also what was sent before, if the new period is longer. Tokens
+        that are reserved in a store keep their instants, so a faster rate holds behind the last of
+        them; after `reset` it holds at once.
         A limiter with resources needs rates for the same resources, or None for no rate limit.
         Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
         whose cost is above the new limit gets `CostTooHigh`.
