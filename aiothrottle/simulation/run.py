@@ -18,7 +18,6 @@ from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.keyed import expect_outcomes
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.retry import Retry
 from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
@@ -219,7 +218,7 @@ class _World:
     def __post_init__(self) -> None:
         """Begin with the first server."""
         self._delivery = self._chance("delivery")
-        self._back_off = self._chance("back-off")
+        self._uniform = self._chance("back-off").random
         # Without jitter, as the same arguments give the same outcome.
         retry = self.retry
         self._rule = PauseRule(0.0, retry.max_pause, retry.backoff, retry.max_backoff)
@@ -298,16 +297,23 @@ class _World:
             while True:
                 # As in a session, a throttled request precedes those that were not throttled.
                 async with limiter.throttle(priority=attempt - 1) as permit:
-                    wait = await self._exchange(client, _now() - wanted_at)
+                    waited = _now() - wanted_at
+                    await asyncio.sleep(self._travel())
+                    wait = self._arrive(client, waited)
+                    await asyncio.sleep(self._travel())
                     if wait is None:
                         permit.report_success()
                         return None
-                    delay, paused = self._throttled(permit, attempt, wait)
+                    retry_after = self._retry_after(wait)
+                    paused = permit._report_pause(retry_after, self._rule)
+                delay = self.retry.next_delay(
+                    attempt, "GET", status=429, retry_after=retry_after, uniform=self._uniform
+                )
                 if delay is None:
                     self._given_up += 1
                     return None
                 attempt += 1
-                if not paused:
+                if not paused:  # else the limiter makes it wait
                     await asyncio.sleep(delay)
         except (CostTooHigh, LimiterClosed):
             raise
@@ -315,17 +321,12 @@ class _World:
             self._turned_away += 1
             return error
 
-    async def _exchange(self, client: int, waited: float) -> float | None:
-        """Send a request; return None if it is admitted, else the seconds until one would be."""
-        await asyncio.sleep(self._travel())
-        wait = self._arrive(client, _now() - self.latency, waited)
-        await asyncio.sleep(self._travel())
-        return wait
-
     def _travel(self) -> float:
         return self.latency + self._delivery.random() * self.jitter
 
-    def _arrive(self, client: int, now: float, waited: float) -> float | None:
+    def _arrive(self, client: int, waited: float) -> float | None:
+        """Return None if the server admits the request, else the seconds until it would."""
+        now = _now() - self.latency
         while self._to_come and now >= self._to_come[0][0]:
             self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
         ready_at = self._begun_at + self._algorithm.ready_at()
@@ -338,19 +339,6 @@ class _World:
             return ready_at - now
         self._algorithm.count(max(now, ready_at) - self._begun_at)
         return None
-
-    def _throttled(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
-        """Report the 429 to the limiter, as a session does.
-
-        Return the seconds until the next attempt, None if the request is given up, and whether the
-        limiter is paused for that time.
-        """
-        retry_after = self._retry_after(wait)
-        delay = self.retry.next_delay(
-            attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
-        )
-        paused = permit._report_pause(retry_after, self._rule)
-        return delay, paused > 0.0
 
     def _retry_after(self, wait: float) -> float | None:
         match self._server.retry_after:
