@@ -185,23 +185,17 @@ def simulate(
     check_number("seconds", seconds, above=0)
     for seconds_after in changes:
         check_number("the time of a change", seconds_after, "seconds", above=0)
-    world = _World(
-        servers={
-            at: it if isinstance(it, Server) else Server(it)
-            for at, it in {0.0: server, **changes}.items()
-        },
-        latency=latency,
-        jitter=jitter,
-        seconds=seconds,
-        retry=retry,
-        seed=seed,
-    )
+    servers = {
+        at: it if isinstance(it, Server) else Server(it)
+        for at, it in {0.0: server, **changes}.items()
+    }
+    world = _World(servers, latency, jitter, seconds, retry, seed)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(world.run(client, clients, workers, demand))
     return world.outcome(clients)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class _World:
     """One simulation: the network, the server, and the records. Used once.
 
