@@ -14,7 +14,7 @@ scrape each process.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -84,7 +84,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
         """Yield the metrics; in any thread."""
         return self._collect(self._recordings.copy())
 
-    def _collect(self, recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
+    def _collect(self, recorded: dict[str, Recording[Counts]]) -> list[Metric]:
         waits = HistogramMetricFamily(
             "aiothrottle_wait_seconds", "The wait of granted requests.", labels=_LABELS
         )
@@ -98,6 +98,11 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             Paused: _counter("pauses", "Pauses that began, or became longer.", "reason"),
             Retried: _counter("retries", "Retries of requests."),
         }
+        outages = CounterMetricFamily(
+            "aiothrottle_store_outages", "Outages of the store.", labels=_LABELS[:1]
+        )
+        present = {read: _gauge(called, text) for called, text, read in _GAUGES}
+        store = _gauge("store_up", "Whether the store answers; exists after its first outage.")
         for name, recording in recorded.items():
             # Copies, as the loop's thread goes on: `list` makes a tuple of each item, at which a
             # garbage collection may let that thread run.
@@ -112,28 +117,13 @@ class PrometheusMetrics(Recorder[Counts], Collector):
                 for (kind, reason), count in counts.kinds.copy().items():
                     if reason:
                         kinds[kind].add_metric([*labels, reason], count)
-        yield from (waits, tokens, resources, *kinds.values())
-        yield from _of_limiters(recorded)
-
-
-def _of_limiters(recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
-    """Yield the metrics that have no label ``key``."""
-    outages = CounterMetricFamily(
-        "aiothrottle_store_outages", "Outages of the store.", labels=_LABELS[:1]
-    )
-    store = _gauge("store_up", "Whether the store answers; exists after its first outage.")
-    for name, recording in recorded.items():
-        if recording.store_up is not None:
-            outages.add_metric([name], recording.own.total(StoreDown))
-            store.add_metric([name], recording.store_up)
-    yield outages
-    for called, text, read in _GAUGES:
-        family = _gauge(called, text)
-        for name, recording in recorded.items():
-            if (value := read(recording.limiter)) is not None:
-                family.add_metric([name], value)
-        yield family
-    yield store
+            if recording.store_up is not None:
+                outages.add_metric([name], recording.own.total(StoreDown))
+                store.add_metric([name], recording.store_up)
+            for read, family in present.items():
+                if (value := read(recording.limiter)) is not None:
+                    family.add_metric([name], value)
+        return [waits, tokens, resources, *kinds.values(), outages, *present.values(), store]
 
 
 def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
