@@ -9,9 +9,10 @@ a client are wrapped: the end of a call releases what the events have not.
 """
 
 import inspect
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Protocol
@@ -101,21 +102,9 @@ def throttle_session(
     session.register(f"response-received.{service}", events.end)
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call of a client: its present attempt has a permit of each limiter of its operation."""
-
-    #: The call whose request is being signed, if that needs this call.
-    outer: "_Call | None"
-    permits: dict["_Events", Permit] = field(default_factory=dict["_Events", Permit])
-
-    def is_inside(self, events: "_Events") -> bool:
-        """Return whether a call further out holds a permit of these events."""
-        outer = self.outer
-        return outer is not None and (events in outer.permits or outer.is_inside(events))
-
-
-_calls: ContextVar[_Call | None] = ContextVar("_calls", default=None)
+# The permits of a call: its present attempt has one of each limiter of its operation. Its parents
+# are those of the call whose request is being signed, if that needs this call. None: no call.
+_permits: ContextVar[ChainMap["_Events", Permit] | None] = ContextVar("_permits", default=None)
 
 
 @dataclass(eq=False)
@@ -128,13 +117,13 @@ class _Events:
 
     async def wait(self, operation_name: str, **_: object) -> None:
         """Wait for the limiter. Cancelled: the request has left the queue."""
-        call = _calls.get()
+        permits = _permits.get()
         # A request that needs another one for its signature would wait for itself.
-        if call is None or call.is_inside(self):
+        if permits is None or self in permits.parents:
             return
         limiter = self.limiter
         limiter = limiter if isinstance(limiter, RateLimiter) else limiter[operation_name]
-        call.permits[self] = await limiter.acquire(timeout=self.queue_timeout)
+        permits[self] = await limiter.acquire(timeout=self.queue_timeout)
 
     def end(
         self,
@@ -143,8 +132,8 @@ class _Events:
         **_: object,
     ) -> None:
         """Report the outcome of an attempt, and release the permit with the connection."""
-        call = _calls.get()
-        permit = None if call is None else call.permits.pop(self, None)
+        permits = _permits.get()
+        permit = None if permits is None else permits.pop(self, None)
         if permit is None:
             return
         if response_dict is None:  # no response: an exception
@@ -183,13 +172,14 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _finish(result: Awaitable[Any]) -> Any:  # noqa: ANN401 - of any method
-    call = _Call(_calls.get())
-    token = _calls.set(call)
+    own: dict[_Events, Permit] = {}
+    outer = _permits.get()
+    token = _permits.set(ChainMap(own) if outer is None else outer.new_child(own))
     try:
         return await result
     finally:
-        _calls.reset(token)
-        for permit in call.permits.values():
+        _permits.reset(token)
+        for permit in own.values():
             permit.release()
 
 
