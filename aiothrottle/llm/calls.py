@@ -93,7 +93,7 @@ def read_call(request: Request, paths: Paths, count_tokens: TokenCounter) -> Cal
     body = read_body(request)
     prompt = [value for name, value in body.items() if name in _PROMPT]
     tokens = measure(prompt, count_tokens) if body else _size(request) // _BYTES_PER_TOKEN
-    return Call(tokens, _bound(body, bounds) if bounds else 0, _outputs(body))
+    return Call(tokens, _bound(body, bounds), _outputs(body))
 
 
 def model_of(request: Request) -> str:
@@ -126,11 +126,10 @@ def _size(request: Request) -> int:
 
 
 def _bound(body: dict[str, Any], fields: Sequence[str]) -> int | None:
-    for name in fields:
-        value = body.get(name)
-        if _is_count(value) and 0 <= value <= _MOST_TOKENS:
-            return value
-    return None
+    """Return the tokens that an output has at most: 0 where no field can bound it."""
+    values = [body.get(name) for name in fields]
+    counts = (it for it in values if _is_count(it) and 0 <= it <= _MOST_TOKENS)
+    return next(counts, None if fields else 0)
 
 
 def _outputs(body: dict[str, Any]) -> int:
