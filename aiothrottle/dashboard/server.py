@@ -299,27 +299,26 @@ class _Connections:
     """The connections of a server: closes those that are idle for long, and excess ones."""
 
     def __init__(self) -> None:
-        # Both in the order of arrival, oldest first.
-        self._idle = dict[asyncio.Transport, asyncio.TimerHandle]()
-        self._busy = dict[asyncio.Transport, None]()
+        # With the timer of an idle one; in the order in which they became idle or busy.
+        self._timers = dict[asyncio.Transport, asyncio.TimerHandle | None]()
 
     def abort(self) -> None:
         """Close all connections; unsent data is lost."""
-        for transport in [*self._idle, *self._busy]:
+        for transport in [*self._timers]:
             transport.abort()
 
     def add(self, transport: asyncio.Transport) -> None:
         """Add a new connection, which has no request yet."""
-        if len(self._idle) + len(self._busy) >= _MOST_CONNECTIONS:
-            oldest = next(iter(self._idle or self._busy))
+        if len(self._timers) >= _MOST_CONNECTIONS:
+            idle = (known for known, timer in self._timers.items() if timer)
+            oldest = next(idle, None) or next(iter(self._timers))
             self.remove(oldest)  # now: connection_lost is called later
             oldest.abort()
         self._rest(transport)
 
     def remove(self, transport: asyncio.Transport) -> None:
         """Remove a closed connection."""
-        self._busy.pop(transport, None)
-        if timer := self._idle.pop(transport, None):
+        if timer := self._timers.pop(transport, None):
             timer.cancel()
 
     @web.middleware
@@ -329,16 +328,16 @@ class _Connections:
         if transport is None:  # it was closed
             return await handler(request)
         self.remove(transport)
-        self._busy[transport] = None
+        self._timers[transport] = None
         try:
             return await handler(request)
         finally:
-            if transport in self._busy:  # otherwise it was closed
+            if transport in self._timers:  # otherwise it was closed
                 self.remove(transport)
                 self._rest(transport)
 
     def _rest(self, transport: asyncio.Transport) -> None:
-        self._idle[transport] = asyncio.get_running_loop().call_later(_IDLE, transport.abort)
+        self._timers[transport] = asyncio.get_running_loop().call_later(_IDLE, transport.abort)
 
 
 class _Connection(web.RequestHandler):
