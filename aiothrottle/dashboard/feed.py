@@ -128,8 +128,8 @@ class Feed:
                 {
                     "ago": now - group.at,
                     "key": group.series.label,
-                    "seconds": group.seconds,
-                    "reason": events.REASONS[group.reason],
+                    "seconds": group.last.seconds,
+                    "reason": events.REASONS[group.last.reason],
                     "count": group.count,
                 }
                 for group in reversed(recording.pauses.values())

@@ -74,12 +74,11 @@ class Counts:
 
 @dataclass(slots=True)
 class Pauses(Generic[S]):
-    """The pauses of one series for one reason; the last one is described."""
+    """The pauses of one series for one reason, and when the last one began."""
 
     series: S
-    reason: events.Reason
+    last: events.Paused
     at: float
-    seconds: float
     count: int
 
 
@@ -143,9 +142,9 @@ class Recording(Generic[S]):
 
     def _pause(self, event: events.Paused) -> None:
         series, key = self._count(event, event.reason), (event.key, event.reason)
-        last = self.pauses.pop(key, None)
-        count = 1 if last is None else last.count + 1
-        self.pauses[key] = Pauses(series, event.reason, self._clock(), event.seconds, count)
+        before = self.pauses.pop(key, None)
+        count = 1 if before is None else before.count + 1
+        self.pauses[key] = Pauses(series, event, self._clock(), count)
         if len(self.pauses) > _PAUSES:
             self.pauses.popitem(last=False)
 
