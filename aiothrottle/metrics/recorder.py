@@ -200,9 +200,8 @@ class Recorder(Generic[S]):
         def series_of(key: Hashable) -> tuple[S]:
             if not keys:
                 return (rest,)
-            label = str(key)
-            if not label.isascii():  # half of a surrogate pair would break each export
-                label = label.encode(errors="backslashreplace").decode()
+            # Half of a surrogate pair would break each export.
+            label = str(key).encode(errors="backslashreplace").decode()
             # One series is that of the other keys.
             if label not in recording.series and len(recording.series) <= keys:
                 recording.series[label] = self._make(name, label)
