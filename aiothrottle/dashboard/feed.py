@@ -31,7 +31,7 @@ _AVERAGED = 5.0
 _PAST, _MOST_POINTS = 120.0, 500
 
 _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
-_PORT = re.compile(r"(:[0-9]{1,5})?")
+_BRACKETED = re.compile(r"\[(.*)\](:[0-9]{1,5})?")
 
 Shown: TypeAlias = dict[str, Any]
 """An object of the JSON that `page.js` reads."""
@@ -186,19 +186,20 @@ class Labels:
 
     def __call__(self, key: Hashable) -> str:
         """Return the name of a key that has none yet."""
-        if isinstance(key, str) and (_NAME.fullmatch(key) or _is_address(key)):
-            return key
+        if isinstance(key, str):
+            bracketed = _BRACKETED.fullmatch(key)
+            if _NAME.fullmatch(key) or address_of(bracketed[1] if bracketed else key):
+                return key
         self._count += 1
         return f"key {self._count}"
 
 
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition("]")
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is; None: it is a name."""
     try:
-        ipaddress.ip_address(host.removeprefix("[") if host else text)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return not host or _PORT.fullmatch(port) is not None
+        return None
 
 
 async def shared_use(limiter: AnyLimiter) -> float | None:

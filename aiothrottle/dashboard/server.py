@@ -10,7 +10,6 @@ been idle longest is closed for the new one.
 """
 
 import asyncio
-import ipaddress
 import json
 import logging
 import socket
@@ -24,7 +23,7 @@ from typing import Any, NoReturn, TypeAlias, cast
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle.dashboard.feed import Feed
+from aiothrottle.dashboard.feed import Feed, address_of
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.metrics import gauges
@@ -277,19 +276,12 @@ def _is_here(host: str) -> bool:
     except (ValueError, IndexError, OverflowError):
         # yarl 1.25 raises them for "[::1]:8.@", Python for punycode: "xn--le99999999999999es".
         return False
-    return name == "localhost" or _address(name) is not None
+    return name == "localhost" or address_of(name) is not None
 
 
 def _is_loopback(host: str) -> bool:
-    address = _address(host)
+    address = address_of(host)
     return host == "localhost" or (address is not None and address.is_loopback)
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 # ---- connections ---------------------------------------------------------------------------------
