@@ -71,7 +71,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             raise ValueError(
                 f"buckets must be one or more ascending bounds in seconds, got {buckets!r}"
             )
-        self._bounds = bounds
+        self._names = [*map(str, bounds), "+Inf"]
         super().__init__(lambda _, label: Counts(label or "", bounds))
         if registry is not None:
             registry.register(self)
@@ -108,7 +108,8 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             # garbage collection may let that thread run.
             for key, counts in recording.series.copy().items():
                 labels = [name, key]
-                waits.add_metric(labels, _cumulated(self._bounds, counts.waits), counts.waited)
+                buckets = zip(self._names, accumulate(counts.waits), strict=True)
+                waits.add_metric(labels, [*buckets], counts.waited)
                 tokens.add_metric(labels, counts.tokens)
                 for resource, cost in counts.resources.copy().items():
                     resources.add_metric([*labels, resource], cost)
@@ -124,11 +125,6 @@ class PrometheusMetrics(Recorder[Counts], Collector):
                 if (value := read(recording.limiter)) is not None:
                     family.add_metric([name], value)
         return [waits, tokens, resources, *kinds.values(), outages, *present.values(), store]
-
-
-def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    names = [*map(str, bounds), "+Inf"]
-    return list(zip(names, accumulate(counts), strict=True))
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
