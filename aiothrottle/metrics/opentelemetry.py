@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from aiothrottle._checks import shown
 from aiothrottle.events import Granted, Paused, Rejected, Retried, StoreDown, Throttled
@@ -47,23 +47,21 @@ _REASONS: dict[type[Counted], str] = {
 class _Series:
     """One series: passes its events to the instruments."""
 
-    waits: Histogram
-    tokens: Counter
-    resources: Counter
-    kinds: dict[type[Counted], Counter]
+    metrics: "OpenTelemetryMetrics"
     attributes: dict[str, str]
 
     def grant(self, event: Granted) -> None:
-        self.waits.record(event.waited, self.attributes)
-        self.tokens.add(event.cost, self.attributes)
+        to, attributes = self.metrics, self.attributes
+        to._waits.record(event.waited, attributes)
+        to._tokens.add(event.cost, attributes)
         for name, tokens in event.costs.items():
-            self.resources.add(tokens, self.attributes | {"aiothrottle.resource.name": name})
+            to._resources.add(tokens, attributes | {"aiothrottle.resource.name": name})
         if event.waited > 0.0:
             self._note("aiothrottle.wait", {"aiothrottle.wait.duration": event.waited})
 
     def count(self, event: Counted, reason: str) -> None:
         why = {_REASONS[type(event)]: reason} if reason else {}
-        self.kinds[type(event)].add(1, self.attributes | why)
+        self.metrics._kinds[type(event)].add(1, self.attributes | why)
         if isinstance(event, Retried):
             self._note("aiothrottle.retry", dict(_attempt(event)))
 
@@ -96,25 +94,24 @@ class OpenTelemetryMetrics(Recorder[_Series]):
         if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
             raise TypeError(f"meter_provider must be a MeterProvider, got {shown(meter_provider)}")
         meter = metrics.get_meter("aiothrottle", meter_provider=meter_provider)
-        waits = meter.create_histogram(
+        self._waits = meter.create_histogram(
             "aiothrottle.wait.duration", "s", "The wait of granted requests."
         )
         counter = meter.create_counter
-        tokens = counter("aiothrottle.tokens", "{token}", "The cost of granted requests.")
-        resources = counter(
+        self._tokens = counter("aiothrottle.tokens", "{token}", "The cost of granted requests.")
+        self._resources = counter(
             "aiothrottle.resource.tokens", "{token}", "The cost of granted requests, by resource."
         )
-        kinds = {
+        self._kinds = {
             kind: counter(f"aiothrottle.{name}", unit, text) for kind, name, unit, text in _COUNTERS
         }
-
-        def make(name: str, key: str | None) -> _Series:
-            labelled = {} if key is None else {"aiothrottle.key": key}
-            return _Series(waits, tokens, resources, kinds, {_NAME: name, **labelled})
-
-        super().__init__(make)
+        super().__init__(self._series)
         for name, unit, text, read in _GAUGES:
             meter.create_observable_gauge(f"aiothrottle.{name}", [self._reader(read)], unit, text)
+
+    def _series(self, name: str, key: str | None) -> _Series:
+        labelled = {} if key is None else {"aiothrottle.key": key}
+        return _Series(self, {_NAME: name, **labelled})
 
     def _reader(self, read: gauges.Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
