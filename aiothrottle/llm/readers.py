@@ -6,6 +6,7 @@ it was charged; so does a resource whose number is missing, or is no plausible c
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -25,7 +26,6 @@ _TAIL = 1 << 12
 _USAGE = re.compile(r'(?<!\\)"usage"\s*:\s*(?={)')
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # After these nothing follows that has a usage. No set, as a type may be any JSON, also a list.
 _LAST = ("message_stop", "response.completed", "response.failed", "response.incomplete")
 
@@ -124,7 +124,7 @@ class EventStream:
     ([b'{}'], [])
     """
 
-    __slots__ = ("_after_return", "_data", "_first", "_line", "_longest", "_lost")
+    __slots__ = ("_after_return", "_data", "_line", "_longest", "_lost", "_mark")
 
     def __init__(self, longest: int = 1 << 20) -> None:
         self._longest = longest
@@ -132,7 +132,7 @@ class EventStream:
         self._data = bytearray()  # of the event so far: each line of it, and a line feed
         self._lost = False  # the event is too long, and is skipped up to the next blank line
         self._after_return = False  # a line feed that follows is of the same line end
-        self._first = True
+        self._mark = BOM_UTF8  # what the first line may begin with
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the data of each event that ends in this chunk."""
@@ -160,11 +160,9 @@ class EventStream:
 
     def _end_line(self) -> bytes | None:
         """End the line, and return the data of the event if the line is blank and ends one."""
-        line = bytes(self._line)
+        line = bytes(self._line).removeprefix(self._mark)
+        self._mark = b""
         self._line.clear()
-        if self._first:
-            self._first = False
-            line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
             data = bytes(self._data[:-1]) if self._data else None
             self._data.clear()
