@@ -336,8 +336,7 @@ class _Connection(web.RequestHandler):
     """The protocol of one connection."""
 
     def __init__(self, server: web.Server, connections: _Connections) -> None:
-        no_log: Any = None
-        super().__init__(server, loop=asyncio.get_running_loop(), access_log=no_log)
+        super().__init__(server, loop=asyncio.get_running_loop(), access_log=cast("Any", None))
         self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

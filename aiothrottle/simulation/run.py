@@ -237,14 +237,10 @@ class _World:
         return random.Random(f"{self.seed} {what}")
 
     async def run(
-        self,
-        make_limiter: Callable[[], RateLimiter],
-        clients: int,
-        workers: int,
-        demand: float | None,
+        self, make: Callable[[], RateLimiter], clients: int, workers: int, demand: float | None
     ) -> None:
         """Run the clients until the time is over."""
-        limiters = [make_limiter() for _ in range(clients)]
+        limiters = [make() for _ in range(clients)]
         for limiter in limiters:
             if not isinstance(limiter, RateLimiter):
                 raise TypeError(f"client made {limiter!r}, which is not a RateLimiter")
