@@ -6,7 +6,7 @@ import inspect
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from threading import get_ident
 from typing import (
     TYPE_CHECKING,
@@ -14,11 +14,9 @@ from typing import (
     Literal,
     Never,
     NoReturn,
-    ParamSpec,
     Self,
     TypeAlias,
     TypedDict,
-    TypeVar,
     Unpack,
 )
 
@@ -40,14 +38,11 @@ from aiothrottle._core.observers import Listener, Observers, Past
 from aiothrottle.algorithms.protocol import used
 from aiothrottle.amounts import Cost
 from aiothrottle.errors import entered_before, no_copy, not_async
-from aiothrottle.limiter import RateLimiter, decorator
+from aiothrottle.limiter import Decorator, RateLimiter
 from aiothrottle.permit import ONE, Decision, Permit
 from aiothrottle.rate import RateLike
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, OnStoreError, Store
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 # Seconds between two rounds in which keys are forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
@@ -320,10 +315,7 @@ class KeyedRateLimiter:
 
     def throttled(
         self, key: Hashable, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
-    ) -> Callable[
-        [Callable[_Parameters, Awaitable[_Result]]],
-        Callable[_Parameters, Coroutine[Any, Any, _Result]],
-    ]:
+    ) -> Decorator:
         """`RateLimiter.throttled` of that key.
 
         Args:
@@ -340,7 +332,7 @@ class KeyedRateLimiter:
             )
         self[key]._check(cost, priority, timeout)
         # Each call finds the limiter: the key may be merged into another one.
-        return decorator(
+        return Decorator(
             functools.partial(self.throttle, key, cost, priority=priority, timeout=timeout)
         )
 

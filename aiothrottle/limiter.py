@@ -324,10 +324,7 @@ class RateLimiter:
 
     def throttled(
         self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
-    ) -> Callable[
-        [Callable[_Parameters, Awaitable[_Result]]],
-        Callable[_Parameters, Coroutine[Any, Any, _Result]],
-    ]:
+    ) -> "Decorator":
         """Return a decorator of an async function: each call waits for its turn.
 
         The arguments are those of `throttle`.
@@ -345,7 +342,7 @@ class RateLimiter:
         if inspect.isfunction(cost):
             raise TypeError(f"throttled() is called: @limiter.throttled() above {cost.__name__}")
         self._check(cost, priority, timeout)  # a wrong argument, now
-        return decorator(functools.partial(self.throttle, cost, priority=priority, timeout=timeout))
+        return Decorator(functools.partial(self.throttle, cost, priority=priority, timeout=timeout))
 
     def pause(self, seconds: float) -> None:
         """Grant nothing for so many seconds from now, neither to waiters nor to new requests.
@@ -592,29 +589,26 @@ class RateLimiter:
         )
 
 
-def decorator(
-    throttle: Callable[[], Permit],
-) -> Callable[
-    [Callable[_Parameters, Awaitable[_Result]]],
-    Callable[_Parameters, Coroutine[Any, Any, _Result]],
-]:
-    """Return the decorator of `throttled`.
+class Decorator:
+    """The decorator that `throttled` returns.
 
     Args:
         throttle: Returns what a call enters.
     """
 
-    def decorate(
-        function: Callable[_Parameters, Awaitable[_Result]],
+    def __init__(self, throttle: Callable[[], Permit]) -> None:
+        self._throttle = throttle
+
+    def __call__(
+        self, function: Callable[_Parameters, Awaitable[_Result]]
     ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
+        """Return the function, each call of which waits for its turn."""
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"throttled() decorates an async function, not {shown(function)}")
 
         @functools.wraps(function)
         async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-            async with throttle():
+            async with self._throttle():
                 return await function(*args, **kwargs)
 
         return wrapper
-
-    return decorate
