@@ -71,8 +71,7 @@ class CostTooHigh(ThrottleError, ValueError):
         of = f"{number(limit)} tokens" if resource is None else f"{number(limit)} of {resource!r}"
         super().__init__(f"cost must be at most {of}, got {number(cost)}")
         self.cost, self.limit, self.resource = cost, limit, resource
-        self.key = key
-        self.name = name
+        self.key, self.name = key, name
 
 
 class ThrottleTimeout(ThrottleError, TimeoutError):
@@ -100,17 +99,12 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
         name: str | None = None,
     ) -> None:
         limit = "" if timeout is None else f" of {duration(timeout)}"
-        reason = store_error
-        if not reason:
-            reason = (
-                f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
-            )
+        wait = f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
         by = "" if limited_by is None else f", limited by {limited_by!r:.200}"
-        super().__init__(f"not granted within the timeout{limit}: {reason}{by}")
+        super().__init__(f"not granted within the timeout{limit}: {store_error or wait}{by}")
         self.retry_after, self.timeout, self.limited_by = retry_after, timeout, limited_by
         self.store_error = store_error
-        self.key = key
-        self.name = name
+        self.key, self.name = key, name
 
 
 class QueueFull(ThrottleError):
@@ -127,8 +121,7 @@ class QueueFull(ThrottleError):
         when = f"; retry after {duration(retry_after)}" if retry_after else ""
         super().__init__(f"max_queue is reached with {waiting} waiting{when}")
         self.waiting, self.retry_after = waiting, retry_after
-        self.key = key
-        self.name = name
+        self.key, self.name = key, name
 
 
 class RequestDropped(ThrottleError):
@@ -172,8 +165,7 @@ class LimiterClosed(ThrottleError, RuntimeError):
 
     def __init__(self, *, key: Hashable = None, name: str | None = None) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
-        self.key = key
-        self.name = name
+        self.key, self.name = key, name
 
 
 class StoreUnavailable(ThrottleError):
