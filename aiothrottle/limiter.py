@@ -47,7 +47,7 @@ from aiothrottle._core.sharing import (
 )
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import Cost, check_cost, read_cost, resources_of
-from aiothrottle.errors import CostTooHigh, entered_before, no_copy, not_async, too_high
+from aiothrottle.errors import entered_before, no_copy, not_async, too_high
 from aiothrottle.permit import ONE, Decision, Permit, WatchedPermit
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.statistics import Statistics
@@ -544,11 +544,12 @@ class RateLimiter:
     def _check(self, cost: Cost, priority: float = 0, timeout: float | None = None) -> float:
         """Check the arguments of a permit. Returns the cost for the engine."""
         tokens = ONE if cost is ONE else self._check_cost(cost)
-        if self._engine.resources:
-            if error := too_high(tokens, self._engine.capacity, self._engine.observers.label):
-                raise error
-        elif tokens > self._engine.capacity:  # as in `too_high`, without the calls
-            raise CostTooHigh(tokens, self._engine.capacity, **self._engine.observers.label)
+        engine = self._engine
+        # For most costs without the call: a number that is not above the limit fits.
+        if (engine.resources or tokens > engine.capacity) and (
+            error := too_high(tokens, engine.capacity, engine.observers.label)
+        ):
+            raise error
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
