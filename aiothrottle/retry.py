@@ -181,9 +181,8 @@ class Retry:
             reported: Whether its headers or body report a throttled request, as
                 `ServerLimits.throttled` does.
         """
-        if status in THROTTLED:  # the headers are read as throttled because of that alone
-            return status in self.throttled_statuses
-        return reported or status in self.throttled_statuses
+        # By a status of `THROTTLED` the headers are read as throttled because of that alone.
+        return status in self.throttled_statuses or (reported and status not in THROTTLED)
 
     def next_delay(
         self,
