@@ -66,9 +66,11 @@ class PerLoop(Generic[_Limiter]):
         """
         loop = asyncio.get_running_loop()
         with self._lock:
+            if loop not in self._limiters:
+                closed = next((other for other in self._limiters if other.is_closed()), None)
+                if closed is not None:  # its limiter, with the tokens that are spent
+                    self._limiters[loop] = self._limiters.pop(closed)
             limiter = self._limiters.get(loop)
-            if limiter is None:
-                limiter = self._inherit(loop)
         if limiter is None:
             limiter = self._make()
             if not isinstance(limiter, AnyLimiter):
@@ -76,14 +78,6 @@ class PerLoop(Generic[_Limiter]):
             with self._lock:
                 self._limiters[loop] = limiter
         return limiter
-
-    def _inherit(self, loop: asyncio.AbstractEventLoop) -> _Limiter | None:
-        """Take over the limiter of a loop that was closed; None: there is none."""
-        for other in self._limiters:
-            if other.is_closed():
-                limiter = self._limiters[loop] = self._limiters.pop(other)
-                return limiter
-        return None
 
     def __reduce__(self) -> NoReturn:
         """Reject pickling and copying."""
