@@ -194,7 +194,8 @@ def _read(text: str) -> tuple[float, float] | None:
     match = _RATE.fullmatch(text) or _SHORT.fullmatch(text)
     if match is None:
         return None
-    seconds = _seconds(match["unit"])
+    unit = match["unit"]
+    seconds = _UNITS.get(unit.lower()) or _UNITS.get(_singular(unit))
     if seconds is None:
         return None
     limit = _value(match["limit"]) * (1000 if match["kilo"] else 1)
@@ -209,10 +210,6 @@ def _singular(unit: str) -> str:
     """Return the unit without a plural "s": names of units have one, abbreviations do not."""
     unit = unit.lower()
     return unit.removesuffix("s") if len(unit) > 2 else unit
-
-
-def _seconds(unit: str) -> float | None:
-    return _UNITS.get(unit.lower()) or _UNITS.get(_singular(unit))
 
 
 def _advice(text: str) -> Iterator[str]:
