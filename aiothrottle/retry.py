@@ -159,18 +159,13 @@ class Retry:
             raise TypeError(
                 f"should_retry must be a function of a response, got {shown(self.should_retry)}"
             )
-        self._check_exceptions()
-
-    def _check_exceptions(self) -> None:
-        if self.exceptions is None:
-            return
-        if not isinstance(self.exceptions, tuple):
+        if not isinstance(self.exceptions, tuple | None):
             raise TypeError(f"exceptions must be a tuple of classes, got {shown(self.exceptions)}")
-        for kind in self.exceptions:
+        for each in self.exceptions or ():
             # Any other is CancelledError or the like, which must not be swallowed.
-            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            if not (isinstance(each, type) and issubclass(each, Exception)):
                 raise TypeError(
-                    f"each of exceptions must be a class of Exception, got {shown(kind)}"
+                    f"each of exceptions must be a class of Exception, got {shown(each)}"
                 )
 
     def is_throttled(self, status: int, *, reported: bool = False) -> bool:
@@ -255,11 +250,8 @@ class RetryQuota:
 
     def refund(self, key: Hashable, paid: float) -> None:
         """Refund after a success whose last attempt cost `paid`, 0 for a first attempt."""
-        spent = self._spent.get(key)
-        if spent is None:
-            return
-        spent -= max(self.budget.refund, paid)
+        spent = self._spent.get(key, 0.0) - max(self.budget.refund, paid)
         if spent > 0.0:
             self._spent[key] = spent
         else:
-            del self._spent[key]
+            self._spent.pop(key, None)
