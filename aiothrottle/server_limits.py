@@ -62,7 +62,7 @@ def apply_limits(
     engine = permit._engine
     rates = _rates(limits, longest)
     engine.adopt_rate(rates)  # no effect but on an adaptive rate
-    quotas = _complete(limits, longest)
+    quotas = [*_complete(limits, longest)]
     # Of a throttled response with a Retry-After, the pause is made of that.
     if use is not None and (not limits.throttled or limits.retry_after is None):
         resources = (REQUESTS, *engine.resources)
@@ -103,28 +103,24 @@ def _rates(limits: ServerLimits, longest: float) -> list[Rate]:
     ]
 
 
-def _complete(limits: ServerLimits, longest: float) -> list[ReportedQuota]:
-    """Return the quotas of which a remainder and a reset are reported."""
-    quotas: list[ReportedQuota] = []
+def _complete(limits: ServerLimits, longest: float) -> Iterator[ReportedQuota]:
+    """Yield the quotas of which a remainder and a reset are reported."""
     for policy in _separate(limits):
         remaining, reset_after = policy.remaining, policy.reset_after
         if remaining is None or reset_after is None:
             continue
         limit = math.inf if policy.quota is None else policy.quota
         refills = limits.refills and reset_after > 0.0 and remaining < limit < math.inf
-        quotas.append(
-            ReportedQuota(
-                remaining,
-                min(reset_after, longest),
-                policy.counts.replace("-", "_"),
-                limit,
-                policy.reset_error,
-                limits.throttled,
-                _REFILL * (limit - remaining) / reset_after if refills else 0.0,
-                policy.name or "",
-            )
+        yield ReportedQuota(
+            remaining,
+            min(reset_after, longest),
+            policy.counts.replace("-", "_"),
+            limit,
+            policy.reset_error,
+            limits.throttled,
+            _REFILL * (limit - remaining) / reset_after if refills else 0.0,
+            policy.name or "",
         )
-    return quotas
 
 
 def _separate(limits: ServerLimits) -> Iterator[Policy]:
