@@ -4,7 +4,7 @@ import asyncio
 import sys
 import warnings
 from asyncio import get_running_loop
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, cast
@@ -18,7 +18,6 @@ from aiothrottle.amounts import REQUESTS, Amounts, Cost, Resource, as_costs, che
 from aiothrottle.errors import ThrottleTimeout, no_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from aiothrottle._core.engine import Engine
@@ -614,7 +613,7 @@ class WatchedPermit(Permit):
             raise self._engine.timed_out(waiter) from None
 
     # A default argument still exists at the end of the program, when module names do not.
-    def __del__(self, is_finalizing: "Callable[[], bool]" = sys.is_finalizing) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         was_entered = hasattr(self, "_given")
         if (was_entered and not self._held) or is_finalizing():
             return
