@@ -224,11 +224,16 @@ def check_names(
             raise TypeError(f"{owner} has no argument {name!r}{elsewhere}{advice}")
 
 
+def arguments_of(kind: type[Any]) -> list[str]:
+    """Return the names of the arguments of a class, without that of ``*positional``."""
+    parameters = inspect.signature(kind).parameters.values()
+    return [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+
+
 def explains_arguments(kind: _Class) -> _Class:
     """Decorate a class: an unknown argument raises the error of `check_names`."""
     init: Any = kind.__init__
-    parameters = list(inspect.signature(kind).parameters.values())
-    known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    known = arguments_of(kind)
     names = frozenset(known)
 
     @functools.wraps(init)

@@ -21,7 +21,7 @@ from typing import (
 )
 
 from aiothrottle import events
-from aiothrottle._checks import check_names, shown
+from aiothrottle._checks import arguments_of, check_names, shown
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.engine import Engine, check_thread
 from aiothrottle._core.limits import (
@@ -42,16 +42,12 @@ from aiothrottle.limiter import Decorator, RateLimiter
 from aiothrottle.permit import ONE, Decision, Permit
 from aiothrottle.rate import RateLike
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.store import Key, OnStoreError, Store
+from aiothrottle.stores.store import Key, OnStoreError, Store, parts_of
 
 # Seconds between two rounds in which keys are forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
 # The arguments that an override may have.
-_ARGUMENTS = tuple(
-    name
-    for name, parameter in inspect.signature(RateLimiter).parameters.items()
-    if parameter.kind is not parameter.VAR_POSITIONAL
-)
+_ARGUMENTS = arguments_of(RateLimiter)
 # Keys that are checked in one turn of the loop.
 _CHUNK = 500
 
@@ -434,8 +430,7 @@ class KeyedRateLimiter:
     def _new_engine(self, key: Hashable) -> Engine:
         options = {**self._defaults, **self._overrides.get(key, {})}
         if options.get("store") is not None:
-            action = options["key"]  # the record's key begins with it, and ends with this key
-            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
+            options["key"] = (*parts_of(options["key"]), str(key))
         elif key not in self._overrides:
             return self._usual.fresh()
         return RateLimiter(**options)._engine
