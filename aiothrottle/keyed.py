@@ -23,7 +23,7 @@ from typing import (
 from aiothrottle import events
 from aiothrottle._checks import arguments_of, check_names, shown
 from aiothrottle._core.bucket import LocalBucket
-from aiothrottle._core.engine import Engine, check_thread
+from aiothrottle._core.engine import Engine, check_thread, running_loop
 from aiothrottle._core.limits import (
     UNCHANGED,
     AlgorithmLike,
@@ -437,11 +437,8 @@ class KeyedRateLimiter:
 
     def _keep_tidy(self) -> None:
         """Start the timer that forgets keys, on the running loop, if there is none."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # the first key that is used on a loop starts it
-        if self._loop is not loop:
+        loop = running_loop()
+        if loop is not None and self._loop is not loop:  # else the first key on a loop starts it
             self._loop, self._thread = loop, get_ident()
             # A weak reference: a timer must not keep a limiter alive.
             loop.call_later(_SOONEST, _tidy, weakref.ref[KeyedRateLimiter](self), loop)

@@ -3,7 +3,6 @@
 Invariant: a wrong argument, or two that contradict each other, raise before a limiter exists.
 """
 
-import asyncio
 import functools
 import inspect
 import math
@@ -22,7 +21,7 @@ from aiothrottle._checks import (
     number,
     shown,
 )
-from aiothrottle._core.engine import Engine, Verdict
+from aiothrottle._core.engine import Engine, Verdict, running_loop
 from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.limits import (
     UNCHANGED,
@@ -570,12 +569,10 @@ class RateLimiter:
         return tokens
 
     def _bind_if_running(self) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if running_loop() is not None:
+            self._engine.bind()
+        else:  # before any loop runs, any thread may change the limits
             self._engine.check_thread()
-            return  # before any loop runs, any thread may change the limits
-        self._engine.bind()
 
     def _decision(self, verdict: Verdict, permit: Permit | None = None) -> Decision:
         limit, remaining = self._engine.capacity, verdict.remaining

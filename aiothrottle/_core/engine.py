@@ -1518,10 +1518,14 @@ def check_thread(loop: asyncio.AbstractEventLoop | None, thread: int | None) -> 
     here = get_ident()
     if loop is None or thread == here or loop.is_closed():
         return thread
-    try:
-        running = get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is not loop:
+    if running_loop() is not loop:
         raise in_another_thread(loop)
     return here
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return None

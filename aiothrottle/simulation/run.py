@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from aiothrottle._checks import check_choice, check_number, check_whole, shown
+from aiothrottle._core.engine import running_loop
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.keyed import expect_outcomes
@@ -163,11 +164,7 @@ def simulate(
     >>> guarded.throttled
     0
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
+    if running_loop() is not None:
         raise RuntimeError(
             "simulate() runs its own event loop, but one is running in this thread: write "
             "`await asyncio.to_thread(simulate, ...)`"
