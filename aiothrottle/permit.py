@@ -357,9 +357,7 @@ class Permit:
         if isinstance(retry_after, bool) or not isinstance(retry_after, int | float | None):
             raise TypeError(f"retry_after must be seconds or None, got {retry_after!r}")
         everywhere = self._is_everywhere(scope)
-        seconds = None
-        if retry_after is not None and retry_after > 0:
-            seconds = min(retry_after, LONGEST_PAUSE)
+        seconds = min(retry_after, LONGEST_PAUSE) if retry_after and retry_after > 0 else None
         self._check_granted("no request can have ended")
         self._report_pause(seconds, _USUAL_RULE, everywhere=everywhere)
 
@@ -455,11 +453,9 @@ class Permit:
         It does not check for an earlier report, which would take as long as the rest.
         """
         waiter = self._waiter
-        if waiter is None:
-            self._engine.report_success(None, ONE, self._at, self._held is True)
-        else:
-            cost = waiter.cost.real
-            self._engine.report_success(waiter, cost, waiter.at, self._held is True)
+        sent_at = self._at if waiter is None else waiter.at
+        cost = ONE if waiter is None else waiter.cost.real
+        self._engine.report_success(waiter, cost, sent_at, self._held is True)
 
     def _report_failure(self, status: int | None = None, rule: PauseRule = _USUAL_RULE) -> bool:
         """Report a request that failed, and was not throttled by what the server said.
