@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 from aiothrottle.amounts import Resource
 
@@ -84,16 +84,6 @@ class Statistics:
     resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
 
 
-class WaitFields(TypedDict):
-    """The fields of `Statistics` about waits."""
-
-    waited_total: float
-    waited_p50: float
-    waited_p90: float
-    waited_p99: float
-    waited_max: float
-
-
 class Waits:
     """A histogram of waits, of a fixed size."""
 
@@ -137,8 +127,8 @@ class Waits:
             classes[place if place < _CLASSES else -1] += end - first
             first = end
 
-    def fields(self, granted: int) -> WaitFields:
-        """Return the fields about waits of so many granted requests; the others did not wait."""
+    def fields(self, granted: int) -> dict[str, Any]:
+        """Return the fields of `Statistics` about waits, of so many granted requests."""
         at_once = granted - self.count
         return {
             "waited_total": self.total,
