@@ -322,8 +322,6 @@ class RetryLoop(Generic[_Request, _Response]):
         known = self._known_terms.get(request) if self._known_terms else None
         usual = self._usual if throttle is None else None
         terms: Terms = known or usual or self._terms(request, throttle)
-        if known is not None:
-            self._renew(terms)
         server = adapter.origin(request) if self._drops else None
         permit: Permit | None = None
         outcome: Outcome[_Response] | None = None
@@ -333,8 +331,11 @@ class RetryLoop(Generic[_Request, _Response]):
             try:
                 if server is not None:
                     origins.check(server)
-                if terms.limiter is not None:
-                    permit = await terms.limiter.throttle(
+                limiter = terms.limiter
+                if isinstance(limiter, KeyedRateLimiter):
+                    limiter = limiter[terms.key]  # anew, as `merge` may have moved the key
+                if limiter is not None:
+                    permit = await limiter.throttle(
                         terms.cost, terms.priority, terms.timeout
                     ).__aenter__()
             except ThrottleError as error:
@@ -394,7 +395,6 @@ class RetryLoop(Generic[_Request, _Response]):
                 paid = cost
             delay = again_in
             await self._wait(request, permit, outcome, made + 1, delay)
-            self._renew(terms)
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request; without an admission, its origin as the key."""
@@ -404,12 +404,6 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms
-
-    def _renew(self, terms: Terms) -> None:
-        """Find the limiter of another attempt: `merge` may have moved the key meanwhile."""
-        limiter = self._admission and self._admission.limiter
-        if isinstance(limiter, KeyedRateLimiter):
-            terms.limiter = limiter[terms.key]
 
     def _fail(
         self,

@@ -49,8 +49,8 @@ class Terms:
     """On which terms a request waits for its limiter."""
 
     #: None: an integration further in waits, if any.
-    limiter: RateLimiter | None
-    #: The key of the request; None: the limiter has no keys.
+    limiter: AnyLimiter | None
+    #: The key of the request in the limiter; None: it has no keys.
     key: Hashable = None
     cost: Cost = ONE
     priority: float = 0.0
@@ -190,17 +190,17 @@ class Admission:
         timeout = own.get("timeout", self._options.queue_timeout)
         key = self._value("key", own, seen, None)
         limiter = self.limiter
-        if isinstance(limiter, KeyedRateLimiter):
-            if key is None:
+        if key is None:
+            if isinstance(limiter, KeyedRateLimiter):
                 key = self._origin(request)
-            try:
-                limiter = limiter[key]  # last, as it may make it
-            except TypeError as error:
-                raise TypeError(
-                    f"a key has to be hashable, not {type(key).__name__}: {error}"
-                ) from error
-        elif key is not None:
+        elif not isinstance(limiter, KeyedRateLimiter):
             raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
+        try:
+            hash(key)
+        except TypeError as error:
+            raise TypeError(
+                f"a key has to be hashable, not {type(key).__name__}: {error}"
+            ) from error
         return Terms(limiter, key, cost, priority, timeout, seen, self._options.settle)
 
     def _value(
