@@ -24,7 +24,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     NoReturn,
     Self,
     TypeAlias,
@@ -345,10 +344,8 @@ class ThrottledSession:
         self._loop = RetryLoop[Call, ClientResponse](adapter, options, self._admission)
         self._retry = options.retry
         # There is no public way to ask a session for it.
-        self._raise_for_status: _RaiseForStatus = (
-            for_client_session.get("raise_for_status")
-            if session is None
-            else getattr(session, "_raise_for_status", None)
+        self._raise_for_status: _RaiseForStatus = for_client_session.get(
+            "raise_for_status", getattr(session, "_raise_for_status", None)
         )
         self._owns_session = owns_session or session is None
 
@@ -395,7 +392,7 @@ class ThrottledSession:
             TypeError: `throttle`, or the result of a hook, has a value of a wrong type.
             ValueError: The same with a value out of range.
         """
-        return RequestContext(self._send(method.upper(), url, options, throttle))
+        return self._send(Call(method.upper(), url, options), throttle)
 
     def get(
         self,
@@ -405,7 +402,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a GET request; see `request`."""
-        return RequestContext(self._send("GET", url, options, throttle))
+        return self._send(Call("GET", url, options), throttle)
 
     def options(
         self,
@@ -415,7 +412,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send an OPTIONS request; see `request`."""
-        return RequestContext(self._send("OPTIONS", url, options, throttle))
+        return self._send(Call("OPTIONS", url, options), throttle)
 
     def head(
         self,
@@ -426,7 +423,7 @@ class ThrottledSession:
     ) -> "RequestContext[ClientResponse]":
         """Send a HEAD request, which by default follows no redirects; see `request`."""
         options.setdefault("allow_redirects", False)
-        return RequestContext(self._send("HEAD", url, options, throttle))
+        return self._send(Call("HEAD", url, options), throttle)
 
     def post(
         self,
@@ -436,7 +433,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a POST request; see `request`."""
-        return RequestContext(self._send("POST", url, options, throttle))
+        return self._send(Call("POST", url, options), throttle)
 
     def put(
         self,
@@ -446,7 +443,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a PUT request; see `request`."""
-        return RequestContext(self._send("PUT", url, options, throttle))
+        return self._send(Call("PUT", url, options), throttle)
 
     def patch(
         self,
@@ -456,7 +453,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a PATCH request; see `request`."""
-        return RequestContext(self._send("PATCH", url, options, throttle))
+        return self._send(Call("PATCH", url, options), throttle)
 
     def delete(
         self,
@@ -466,7 +463,7 @@ class ThrottledSession:
         **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a DELETE request; see `request`."""
-        return RequestContext(self._send("DELETE", url, options, throttle))
+        return self._send(Call("DELETE", url, options), throttle)
 
     def ws_connect(
         self,
@@ -509,69 +506,45 @@ class ThrottledSession:
     def __repr__(self) -> str:
         return f"<ThrottledSession {self._admission.given!r}, {self._retry!r}>"
 
-    def _send(
-        self,
-        method: str,
-        url: StrOrURL,
-        options: "_RequestOptions",
-        throttle: Throttle | None,
-    ) -> Coroutine[Any, Any, ClientResponse]:
+    def _send(self, call: Call, throttle: Throttle | None) -> RequestContext[ClientResponse]:
+        options = call.options
         check = options.get("raise_for_status")
         if check is None:
             check = self._raise_for_status
-        if check:
-            return self._send_checked(method, url, options, throttle, check)
-        if options and not SINGLE_USE.isdisjoint(options):
-            return self._send_prepared(method, url, options, throttle)
-        return self._loop.run(Call(method, url, options), self._adapter.send, throttle)
-
-    async def _send_checked(
-        self,
-        method: str,
-        url: StrOrURL,
-        options: "_RequestOptions",
-        throttle: Throttle | None,
-        check: Literal[True] | _Check,
-    ) -> ClientResponse:
-        """Send, and do with the last response what `raise_for_status` asks for.
-
-        aiohttp would do it with each: then nobody could read the body of a 403, and what a function
-        raises for a 429 does not say that it was one.
-        """
-        unchecked: _RequestOptions = {**options, "raise_for_status": False}
-        response = await self._send(method, url, unchecked, throttle)
-        try:
-            if callable(check):
-                await check(response)
-            else:
-                response.raise_for_status()
-        except BaseException:
-            response.release()  # the caller does not get it
-            raise
-        return response
+        if check or (options and not SINGLE_USE.isdisjoint(options)):
+            return RequestContext(self._send_prepared(call, throttle, check))
+        return RequestContext(self._loop.run(call, self._adapter.send, throttle))
 
     async def _send_prepared(
-        self,
-        method: str,
-        url: StrOrURL,
-        options: "_RequestOptions",
-        throttle: Throttle | None,
+        self, call: Call, throttle: Throttle | None, check: _RaiseForStatus
     ) -> ClientResponse:
-        """Send with options of which some could be used only once."""
-        kept: dict[str, Any] = {**options}
-        keep_iterators(kept)
-        tracker = kept.get("upload_tracker")
+        """Send with options that are not for each attempt of aiohttp.
+
+        Some could be used only once. `raise_for_status` is for the last response: else nobody could
+        read the body of a 403, and what a function raises for a 429 does not say that it was one.
+        """
+        options = call.options = {**call.options, "raise_for_status": False}
+        keep_iterators(options)
+        tracker = options.get("upload_tracker")
         if tracker is not None:
-            tracker = kept["upload_tracker"] = SharedTracker(tracker)
-        call = Call(method, url, kept)
+            tracker = options["upload_tracker"] = SharedTracker(tracker)
         try:
-            call.body = Body.of(kept.get("data"))
-            return await self._loop.run(call, self._adapter.send, throttle)
+            call.body = Body.of(options.get("data"))
+            response = await self._loop.run(call, self._adapter.send, throttle)
         finally:
             if tracker is not None:
                 tracker.end()
             if call.body is not None:
                 await call.body.finish()
+        try:
+            if callable(check):
+                await check(response)
+            elif check:
+                response.raise_for_status()
+        except BaseException:
+            response.release()  # the caller does not get it
+            raise
+        return response
 
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
