@@ -50,12 +50,13 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from types import EllipsisType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.options import Options, ServerQuotaUse
 from aiothrottle._http.origins import Origins
-from aiothrottle._http.terms import Admission, Settlement, Terms
+from aiothrottle._http.terms import Admission, LimiterLike, Settlement, Terms
 from aiothrottle._statuses import (
     AMBIGUOUS,
     FORBIDDEN,
@@ -248,21 +249,25 @@ class RetryLoop(Generic[_Request, _Response]):
 
     Args:
         adapter: Translates for the client.
-        options: The options of the integration. Adaptive throttling and, without an admission, the
+        options: The options of the integration. Adaptive throttling and, without a limiter, the
             retry budget are per server.
-        admission: Finds the limiter of a request. None: an integration further in waits, if any.
+        limiter: As for `Admission`.
         on_grant: Called with each request and its permit; it may raise, and nothing is sent.
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
         known_terms: Of requests that may come again, the terms, unless these are the usual ones:
             their hooks were called before, or they were throttled.
+
+    Raises:
+        TypeError: `limiter` is of a wrong type.
+        ValueError: It is no rate limit; or the options have a `key`, and the limiter has no keys.
     """
 
     def __init__(
         self,
         adapter: Adapter[_Request, _Response],
         options: Options,
-        admission: Admission | None = None,
+        limiter: LimiterLike | EllipsisType = ...,
         *,
         on_grant: Callable[[_Request, Permit], None] | None = None,
         inner_permit: Callable[[_Request], Permit | None] | None = None,
@@ -270,7 +275,8 @@ class RetryLoop(Generic[_Request, _Response]):
     ) -> None:
         retry = options.retry
         self._adapter = adapter
-        self._admission = admission
+        #: Finds the limiter of a request, and calls the hooks.
+        self.admission: Admission = Admission(limiter, options, adapter.origin, adapter.view)
         self._retry = retry
         self._pause_rule = PauseRule(
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
@@ -280,9 +286,6 @@ class RetryLoop(Generic[_Request, _Response]):
         self._drops = options.adaptive_throttling is not None
         self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
-        # The terms of all requests, if they are the same for all.
-        nowhere = Terms(None) if self._retry_quota is None else None
-        self._usual = nowhere if admission is None else admission.usual
         # Whether the policy has no rule for a response below 400.
         judges_all = retry.should_retry is not None or retry.budget is not None
         ruled = {*retry.statuses, *retry.throttled_statuses}
@@ -320,7 +323,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._buffers and not adapter.is_replayable(request):
             await adapter.buffer(request)
         known = self._known_terms.get(request) if self._known_terms else None
-        usual = self._usual if throttle is None else None
+        usual = self.admission.usual if throttle is None else None
         terms: Terms = known or usual or self._terms(request, throttle)
         server = adapter.origin(request) if self._drops else None
         permit: Permit | None = None
@@ -397,10 +400,8 @@ class RetryLoop(Generic[_Request, _Response]):
             await self._wait(request, permit, outcome, made + 1, delay)
 
     def _terms(self, request: _Request, throttle: object) -> Terms:
-        """Return the terms of a request; without an admission, its origin as the key."""
-        if self._admission is None:
-            return Terms(None, self._adapter.origin(request))
-        terms = self._admission.terms(request, throttle)
+        """Return the terms of a request, and keep them if it may come again."""
+        terms = self.admission.terms(request, throttle)
         if self._known_terms is not None:
             self._known_terms[request] = terms
         return terms

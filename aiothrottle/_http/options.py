@@ -15,8 +15,8 @@ from aiothrottle.headers import Profile
 from aiothrottle.hooks import CostHook, KeyHook, PriorityHook, SettleHook
 from aiothrottle.retry import Retry
 
-# The options that are called, and with what.
-_HOOKS = dict.fromkeys(("key", "cost", "priority"), "hooks.Request") | {"settle": "hooks.Response"}
+#: The options that are called, and with what.
+HOOKS = dict.fromkeys(("key", "cost", "priority"), "hooks.Request") | {"settle": "hooks.Response"}
 
 ServerQuotaUse: TypeAlias = Literal["at once", "evenly"] | None
 
@@ -133,7 +133,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Validate each option, before the first request."""
-        for name, argument in _HOOKS.items():
+        for name, argument in HOOKS.items():
             hook = getattr(self, name)
             if hook is not None and not callable(hook):
                 raise TypeError(f"{name} must be a function of a {argument}, got {shown(hook)}")

@@ -16,11 +16,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
+from types import EllipsisType
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from aiothrottle._checks import check_names, check_number, shown
 from aiothrottle._core.limits import RateLimit
-from aiothrottle._http.options import Options, names_of
+from aiothrottle._http.options import HOOKS, Options, names_of
 from aiothrottle.adaptive import AdaptiveRate
 from aiothrottle.amounts import Cost
 from aiothrottle.hooks import BodyReader, Request, Response, SettleHook, Throttle
@@ -114,7 +115,7 @@ class Admission:
 
     Args:
         limiter: One for all requests, or one for each key; or a `PerLoop` of these; or the rate
-            limit of one to make.
+            limit of one to make. Ellipsis: an integration further in waits, if any.
         options: The options of the integration.
         origin: Returns the key of a request that has none by an option.
         view: Returns what a hook sees of a request.
@@ -126,12 +127,12 @@ class Admission:
 
     def __init__(
         self,
-        limiter: LimiterLike,
+        limiter: LimiterLike | EllipsisType,
         options: Options,
         origin: Callable[[Any], str],
         view: Callable[[Any], Request],
     ) -> None:
-        if not isinstance(limiter, AnyLimiter | PerLoop):
+        if not isinstance(limiter, AnyLimiter | PerLoop | EllipsisType):
             if not isinstance(limiter, _RATES):
                 raise TypeError(
                     "limiter must be a RateLimiter, a KeyedRateLimiter, a PerLoop, or a rate such "
@@ -140,25 +141,26 @@ class Admission:
             limiter = RateLimiter(limiter)
         if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError(_needs_keys("key="))
+        given = None if limiter is ... else limiter
         #: What was given, or made of it.
-        self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] = limiter
+        self.given: AnyLimiter | PerLoop[RateLimiter] | PerLoop[KeyedRateLimiter] | None = given
         self._origin = origin
         self._view = view
         self._options = options
-        self._has_hooks = any(
-            hook is not None
-            for hook in (options.key, options.cost, options.priority, options.settle)
-        )
-        if not isinstance(limiter, PerLoop):
-            expect_outcomes(limiter)
+        self._has_hooks = any(getattr(options, name) is not None for name in HOOKS)
+        if isinstance(given, AnyLimiter):
+            expect_outcomes(given)
+        # Without a limiter, a budget of retries is for each server.
+        by_server = given is None and options.retry.budget is not None
         #: The terms of all requests without an override, if they are the same for all.
         self.usual: Terms | None = None
-        if isinstance(limiter, RateLimiter) and not self._has_hooks:
-            self.usual = Terms(limiter, timeout=options.queue_timeout)
+        if isinstance(given, RateLimiter | None) and not (self._has_hooks or by_server):
+            self.usual = Terms(given, timeout=options.queue_timeout)
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter; of a `PerLoop` that of the running loop."""
+        """The limiter, if there is one; of a `PerLoop` that of the running loop."""
+        assert self.given is not None
         if not isinstance(self.given, PerLoop):
             return self.given
         limiter = self.given.get()
@@ -189,12 +191,12 @@ class Admission:
         check_number("priority", priority, least=-math.inf)
         timeout = own.get("timeout", self._options.queue_timeout)
         key = self._value("key", own, seen, None)
-        limiter = self.limiter
-        if key is None:
-            if isinstance(limiter, KeyedRateLimiter):
-                key = self._origin(request)
-        elif not isinstance(limiter, KeyedRateLimiter):
-            raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
+        limiter = None if self.given is None else self.limiter
+        if isinstance(limiter, RateLimiter):
+            if key is not None:
+                raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
+        elif key is None:
+            key = self._origin(request)
         try:
             hash(key)
         except TypeError as error:

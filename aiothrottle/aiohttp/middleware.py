@@ -20,7 +20,7 @@ from aiothrottle._http.options import (
     names_of,
     read_options,
 )
-from aiothrottle._http.terms import Admission, LimiterLike, Terms
+from aiothrottle._http.terms import LimiterLike, Terms
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
@@ -65,13 +65,11 @@ class ThrottleMiddleware:
         self._begin(limiter, replace(checked, retry=replace(checked.retry, attempts=1)))
 
     def _begin(self, limiter: LimiterLike, options: Options) -> None:
-        adapter = _MiddlewareAdapter(options)
-        self._admission = Admission(limiter, options, adapter.origin, adapter.view)
         self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
         self._loop = RetryLoop(
-            adapter,
+            _MiddlewareAdapter(options),
             options,
-            self._admission,
+            limiter,
             on_grant=self._granted,
             # A `RetryMiddleware` around this one sends the same request for each attempt.
             known_terms=weakref.WeakKeyDictionary[ClientRequest, Terms](),
@@ -85,7 +83,7 @@ class ThrottleMiddleware:
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter of all requests, or of each key."""
-        return self._admission.limiter
+        return self._loop.admission.limiter
 
     def __call__(
         self, request: ClientRequest, handler: ClientHandlerType
@@ -106,7 +104,7 @@ class ThrottleMiddleware:
         return self._permits.get(request)
 
     def __repr__(self) -> str:
-        return f"<ThrottleMiddleware {self._admission.given!r}>"
+        return f"<ThrottleMiddleware {self._loop.admission.given!r}>"
 
 
 class RetryMiddleware:

@@ -53,7 +53,7 @@ from yarl import URL
 from aiothrottle._checks import check_choice, check_names, shown
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options, SessionOptions, names_of
-from aiothrottle._http.terms import Admission, LimiterLike
+from aiothrottle._http.terms import LimiterLike
 from aiothrottle.aiohttp.adapter import (
     AiohttpAdapter,
     content_of,
@@ -339,9 +339,7 @@ class ThrottledSession:
                 "but session= is given as well; give one of them"
             )
         self._adapter = SessionAdapter(for_client_session if session is None else session, options)
-        adapter = self._adapter
-        self._admission = Admission(limiter, options, adapter.origin, adapter.view)
-        self._loop = RetryLoop[Call, ClientResponse](adapter, options, self._admission)
+        self._loop = RetryLoop(self._adapter, options, limiter)
         self._retry = options.retry
         # There is no public way to ask a session for it.
         self._raise_for_status: _RaiseForStatus = for_client_session.get(
@@ -352,7 +350,7 @@ class ThrottledSession:
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter of all requests, or of each key."""
-        return self._admission.limiter
+        return self._loop.admission.limiter
 
     @property
     def session(self) -> ClientSession:
@@ -504,7 +502,7 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self._admission.given!r}, {self._retry!r}>"
+        return f"<ThrottledSession {self._loop.admission.given!r}, {self._retry!r}>"
 
     def _send(self, call: Call, throttle: Throttle | None) -> RequestContext[ClientResponse]:
         options = call.options

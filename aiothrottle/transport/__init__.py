@@ -25,7 +25,7 @@ from aiothrottle._http.loop import (
     lacks_files,
 )
 from aiothrottle._http.options import ClientOptions, read_options
-from aiothrottle._http.terms import Admission, LimiterLike, Settlement, origin
+from aiothrottle._http.terms import LimiterLike, Settlement, origin
 from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.keyed import AnyLimiter
@@ -59,21 +59,20 @@ class Transport(Generic[_Request, _Response, _Base]):
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
         adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
-        self._admission = Admission(limiter, checked, adapter.origin, adapter.view)
+        self._loop = RetryLoop[Any, Any](adapter, checked, limiter)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
         self._transport: Any = library.AsyncHTTPTransport() if transport is None else transport
         self._retry = checked.retry
         self._adapter = adapter
-        self._loop = RetryLoop[Any, Any](adapter, checked, self._admission)
         # How often it was closed: what waits then is not sent.
         self._closings = 0
 
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter of all requests, or of each key."""
-        return self._admission.limiter
+        return self._loop.admission.limiter
 
     async def handle_async_request(self, request: _Request) -> _Response:
         """Send a request of the client, with the retries of `retry`.
@@ -146,7 +145,7 @@ class Transport(Generic[_Request, _Response, _Base]):
             self._adapter.release_all()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._admission.given!r}, {self._retry!r}>"
+        return f"<{type(self).__name__} {self._loop.admission.given!r}, {self._retry!r}>"
 
 
 @dataclass(eq=False)

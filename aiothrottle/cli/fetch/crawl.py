@@ -17,7 +17,6 @@ from yarl import URL
 from aiothrottle._checks import duration
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
-from aiothrottle._http.terms import Admission
 from aiothrottle.aiohttp.session import Call, SessionAdapter
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
@@ -146,9 +145,8 @@ class Crawl:
 
     def __post_init__(self) -> None:
         """Make the loop that retries, as a `ThrottledSession` does."""
-        self._adapter = adapter = SessionAdapter(self.client, self.options)
-        admission = Admission(self.limiter, self.options, adapter.origin, adapter.view)
-        self._loop = RetryLoop(adapter, self.options, admission)
+        self._adapter = SessionAdapter(self.client, self.options)
+        self._loop = RetryLoop(self._adapter, self.options, self.limiter)
         self.limiter.observe(self._observe)
 
     async def run(self, workers: int) -> None:
