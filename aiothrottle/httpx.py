@@ -15,15 +15,8 @@ except ModuleNotFoundError as _error:
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import Transport
-from aiothrottle.transport.hold import HeldStream
 
 __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
-
-
-class _HeldStream(HeldStream, httpx.AsyncByteStream):
-    """The body of a response."""
-
-    _given_up: ClassVar = httpx.ReadError
 
 
 class ThrottledTransport(
@@ -71,4 +64,3 @@ class ThrottledTransport(
     """
 
     _library: ClassVar = httpx
-    _held_stream: ClassVar = _HeldStream

@@ -15,15 +15,8 @@ except ModuleNotFoundError as _error:
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import Transport
-from aiothrottle.transport.hold import HeldStream
 
 __all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
-
-
-class _HeldStream(HeldStream, httpx2.AsyncByteStream):
-    """The body of a response."""
-
-    _given_up: ClassVar = httpx2.ReadError
 
 
 class ThrottledTransport(
@@ -48,4 +41,3 @@ class ThrottledTransport(
     """
 
     _library: ClassVar = httpx2
-    _held_stream: ClassVar = _HeldStream

@@ -47,7 +47,6 @@ class Transport(Generic[_Request, _Response, _Base]):
 
     #: The module; both have the same names.
     _library: ClassVar[Any]
-    _held_stream: ClassVar[type[HeldStream]]
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Transport(Generic[_Request, _Response, _Base]):
     ) -> None:
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
-        adapter = TransportAdapter(library, self._held_stream, checked.max_hold)
+        adapter = TransportAdapter(library, checked.max_hold)
         self._loop = RetryLoop[Any, Any](adapter, checked, limiter)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
@@ -154,12 +153,10 @@ class TransportAdapter:
 
     Args:
         library: The module.
-        held_stream: The stream of a response that holds a permit.
         max_hold: Seconds that a response may hold its permit; None: no limit.
     """
 
     library: Any
-    held_stream: type[HeldStream]
     max_hold: float | None
 
     def __post_init__(self) -> None:
@@ -174,6 +171,8 @@ class TransportAdapter:
             self.library.WriteTimeout,
         )
         self._multipart = _multipart(self.library)
+        # A client asks for a stream of its own library.
+        self._stream = type("HeldStream", (HeldStream, self.library.AsyncByteStream), {})
 
     def receive(
         self, request: _AnyRequest, response: _AnyResponse, permit: Permit | None
@@ -186,7 +185,7 @@ class TransportAdapter:
                 permit.release()
             else:
                 hold = Hold(permit, response.stream, self.max_hold, self._holds)
-                response.stream = self.held_stream(hold)
+                response.stream = self._stream(hold, self.library.ReadError)
         return response.status_code, response.headers
 
     def origin(self, request: _AnyRequest) -> str:

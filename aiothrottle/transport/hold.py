@@ -12,7 +12,7 @@ cost stays as it was charged.
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from aiothrottle._http.terms import Settlement
 from aiothrottle.permit import Permit
@@ -103,13 +103,15 @@ class HeldStream:
 
     Chunks that were read ahead, to judge the response, are kept: the caller reads them first, then
     the rest. The subclass for each library is an `AsyncByteStream` too.
+
+    Args:
+        hold: What is held.
+        given_up: The library's error for a body whose reading was interrupted.
     """
 
-    #: The library's error for a body whose reading was interrupted.
-    _given_up: ClassVar[type[Exception]]
-
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, given_up: type[Exception]) -> None:
         self.hold = hold
+        self._given_up = given_up
         # One iterator for both: ending `read_ahead` early must not end the body.
         self._source: AsyncIterator[bytes] | None = None
         self._ahead: list[bytes] = []
