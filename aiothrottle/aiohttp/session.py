@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -189,13 +188,8 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
         await self._response.__aenter__()
         return self._response
 
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        return self._response.__aexit__(exc_type, exc, traceback)
+    def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:  # noqa: ANN401 - as there
+        return self._response.__aexit__(*exc_info)
 
 
 @dataclass(slots=True, eq=False)
