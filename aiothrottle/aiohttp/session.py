@@ -19,6 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -209,28 +210,24 @@ class SessionAdapter(AiohttpAdapter[Call]):
 
     def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
         super().__init__(options)
-        #: The session, once it is made.
-        self.made: ClientSession | None = None
-        self._arguments: Mapping[str, Any] = {}
         self._repeatable = options.retry.methods
+        self._given = session
         if isinstance(session, ClientSession):
-            self.made = without_resending(session)
-        else:
-            self._arguments = session
+            without_resending(session)
 
-    @property
+    @cached_property
     def session(self) -> ClientSession:
-        if self.made is None:
-            self.made = without_resending(ClientSession(**self._arguments))
-        return self.made
+        """The session, which is made when it is used first, unless it was given."""
+        if isinstance(self._given, ClientSession):
+            return self._given
+        return without_resending(ClientSession(**self._given))
 
     def send(self, request: Call) -> Awaitable[ClientResponse]:
         """Make one attempt."""
-        session = self.made or self.session
         options = request.options
         if request.body is not None:
             options = {**options, "data": request.body}
-        return session.request(request.method, request.address, **options)
+        return self.session.request(request.method, request.address, **options)
 
     def origin(self, request: Call, /) -> str:
         return origin_of(self._url(request.address))
