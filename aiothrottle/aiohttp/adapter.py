@@ -76,10 +76,9 @@ class AiohttpAdapter(Generic[_Request_contra]):
             # Mostly the whole body came with the headers, and there is no connection any more.
             if response.connection is None or (switched and not self._hold_websockets):
                 permit._release()
-            elif self._max_hold is not None or switched:
-                hold(permit, response, self._max_hold)
             else:
-                hold(permit, response, self.total_of(request))
+                own = self._max_hold is not None or switched
+                hold(permit, response, self._max_hold if own else self.total_of(request))
         return status, response.headers
 
     def total_of(self, request: _Request_contra) -> float | None:
@@ -274,13 +273,6 @@ class ReadAlong(StreamReader):
     async def wait_eof(self) -> None:
         await self._source.wait_eof()
 
-    def feed_data(self, data: bytes, size: int = 0) -> bool:  # noqa: ARG002 - aiohttp's own
-        return bool(self._source.feed_data(data))
-
-    def unread_data(self, data: bytes) -> None:
-        """Put back what was read: the multipart reader of aiohttp calls it."""
-        self._source.unread_data(data)
-
     def set_read_chunk_size(self, n: int) -> None:
         if hasattr(self._source, "set_read_chunk_size"):  # since aiohttp 3.13.4
             self._source.set_read_chunk_size(n)
@@ -317,15 +309,15 @@ class SettledContent(ReadAlong):
         if self._source.exception() is not None:  # else the caller may read on, after a timeout
             self._settlement.end(complete=False)
 
-    def feed_data(self, data: bytes, size: int = 0) -> bool:
+    def feed_data(self, data: bytes, size: int = 0) -> bool:  # noqa: ARG002 - aiohttp's own
         """Put back what was read ahead: it is read again, and not fed again."""
         self._known += len(data)
-        return super().feed_data(data, size)
+        return bool(self._source.feed_data(data))
 
     def unread_data(self, data: bytes) -> None:
-        """Put back what was read: it is read again, and not fed again."""
+        """Put back what was read, and is not fed again: aiohttp's multipart reader calls it."""
         self._known += len(data)
-        super().unread_data(data)
+        self._source.unread_data(data)
 
     def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
         """End the settlement: the response is closed or released."""
@@ -368,7 +360,7 @@ class _Recorder(ReadAlong):
     def unread_data(self, data: bytes) -> None:
         """Put back what was read: it is read again, and kept again."""
         self.chunks = [b"".join(self.chunks).removesuffix(data)]
-        super().unread_data(data)
+        self._source.unread_data(data)
 
 
 # ---- what a hook sees of a request ---------------------------------------------------------------
