@@ -15,7 +15,7 @@ Invariant: of a thousand origins, the one that was used longest ago starts anew.
 import asyncio
 import random
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -69,10 +69,10 @@ class Origin:
         #: Its requests, which adaptive throttling counts.
         self.demand: ThrottlingState = ThrottlingState()
         self._wait = self._wait_ends_at = 0.0
-        # The answers since the first suspect one.
+        # The answers since the first suspect one, and the statuses of the suspect ones.
         self._began_at = 0.0
-        self._answers = self._suspect = 0
-        self._statuses: frozenset[int] = frozenset()
+        self._answers = 0
+        self._suspects = Counter[int]()
         self._was_suspected = False
         # Which of the last answers were a bare 503, from the first one on.
         self._recent: tuple[bool, ...] = ()
@@ -150,18 +150,16 @@ class Origin:
             if not suspect or self._was_suspected:
                 return None
             self._began_at = now
-            self._suspect = 0
-            self._statuses = frozenset()
+            self._suspects.clear()
         self._answers += 1
         if suspect:
-            self._suspect += 1
-            self._statuses |= {status}
-        if self._answers < _LEAST or self._suspect <= _PART * self._answers:
+            self._suspects[status] += 1
+        part = self._suspects.total() / self._answers
+        if self._answers < _LEAST or part <= _PART:
             return None
-        found = Suspicion(self._statuses, self._suspect / self._answers)
         self._was_suspected = True
         self._answers = 0
-        return found
+        return Suspicion(frozenset(self._suspects), part)
 
 
 class Origins:
