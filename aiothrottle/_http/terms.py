@@ -14,6 +14,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from types import EllipsisType
@@ -229,18 +230,11 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     """
     host = host.lower().rstrip(".")
     if ":" in host:
-        host = _shortest(host)
+        with suppress(ValueError):  # a client that accepts it knows better
+            host = str(IPv6Address(host))  # the shortest text, as yarl has it and httpx has not
     if port is None or port == _DEFAULT_PORTS.get(scheme):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _shortest(address: str) -> str:
-    """Return the shortest text of an IPv6 address, as yarl does and httpx does not."""
-    try:
-        return str(IPv6Address(address))
-    except ValueError:  # a client that accepts it knows better
-        return address
 
 
 # ---- hooks and overrides -------------------------------------------------------------------------
@@ -322,12 +316,9 @@ class Settlement:
         if self._reader is None or is_finalizing():
             return
         try:
-            self._loop.call_soon_threadsafe(self._end_incomplete)
+            self._loop.call_soon_threadsafe(lambda: self.end(complete=False))
         except RuntimeError:  # the loop is closed, and its limiter has ended with it
-            self._end_incomplete()
-
-    def _end_incomplete(self) -> None:
-        self.end(complete=False)
+            self.end(complete=False)
 
     def _report(self, error: Exception) -> None:
         self._loop.call_exception_handler(
