@@ -240,25 +240,20 @@ class DecodedBody:
         self._settlement.end(complete=complete)
 
     def _inflate(self, chunk: bytes) -> None:
-        if self._zlib.eof:
-            return  # what follows is no part of the body, and the libraries ignore it
+        begun, self._begun = self._begun, self._begun or bool(chunk)
         try:
-            self._inflate_with(chunk)
+            # What follows the end is no part of the body, and the libraries ignore it.
+            while not self._zlib.eof and (decoded := self._zlib.decompress(chunk, _PIECE)):
+                begun = True
+                self._settlement.feed(decoded)
+                chunk = self._zlib.unconsumed_tail
         except zlib.error:
-            if self._encoding != "deflate" or self._begun:
+            if self._encoding != "deflate" or begun:
                 self.end(complete=False)
                 return
             # Some servers send it without its header, as the libraries know too.
             self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
-            self._begun = True
             self._inflate(chunk)
-
-    def _inflate_with(self, chunk: bytes) -> None:
-        while decoded := self._zlib.decompress(chunk, _PIECE):
-            self._begun = True
-            self._settlement.feed(decoded)
-            chunk = self._zlib.unconsumed_tail
-        self._begun = self._begun or bool(chunk)
 
     def _decode(self) -> bool:
         """Feed what was kept; return whether that is the whole body."""
