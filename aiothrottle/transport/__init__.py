@@ -58,7 +58,7 @@ class Transport(Generic[_Request, _Response, _Base]):
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
         adapter = TransportAdapter(library, checked.max_hold)
-        self._loop = RetryLoop[Any, Any](adapter, checked, limiter)
+        self._loop = RetryLoop[_AnyRequest, _Response](adapter, checked, limiter)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
@@ -91,14 +91,12 @@ class Transport(Generic[_Request, _Response, _Base]):
         sent: _AnyRequest = request
         closings = self._closings
 
-        def send(request: _AnyRequest) -> Awaitable[_Response]:
+        def send(request: _AnyRequest) -> Any:  # noqa: ANN401 - of the wrapped transport
             if self._closings != closings:  # a pool would open again, and stay open
                 raise RuntimeError("Cannot send a request, as the client has been closed.")
-            response: Awaitable[_Response] = self._transport.handle_async_request(request)
-            return response
+            return self._transport.handle_async_request(request)
 
-        response: _Response = await self._loop.run(sent, send, sent.extensions.get("aiothrottle"))
-        return response
+        return await self._loop.run(sent, send, sent.extensions.get("aiothrottle"))
 
     def _misplaced(self, request: object) -> TypeError:
         """Return the error of a transport in a client of another library."""
@@ -209,12 +207,11 @@ class TransportAdapter:
                 settlement if encoding is None else DecodedBody(settlement, encoding, self.library)
             )
             return
-        complete = True
-        if response.status_code != SWITCHING_PROTOCOLS:
-            try:
+        complete = response.status_code == SWITCHING_PROTOCOLS
+        if not complete:
+            with suppress(self.library.StreamError):  # it was closed unread
                 settlement.feed(response.content)
-            except self.library.StreamError:  # it was closed unread
-                complete = False
+                complete = True
         settlement.end(complete=complete)
 
     def is_replayable(self, request: _AnyRequest, _: object = None, /) -> bool:
@@ -240,8 +237,7 @@ class TransportAdapter:
 
     def host(self, response: _AnyResponse) -> str:
         """Return the host that sent a response."""
-        host: str = response.request.url.host
-        return host
+        return str(response.request.url.host)
 
     async def read_body(self, response: _AnyResponse, *, unsized: bool) -> bytes | None:
         """Read a short body, and keep it for the caller."""
