@@ -54,7 +54,7 @@ from types import EllipsisType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aiothrottle._core.feedback import PauseRule
-from aiothrottle._http.options import Options, ServerQuotaUse
+from aiothrottle._http.options import Options
 from aiothrottle._http.origins import Origins
 from aiothrottle._http.terms import Admission, LimiterLike, Settlement, Terms
 from aiothrottle._statuses import (
@@ -274,6 +274,7 @@ class RetryLoop(Generic[_Request, _Response]):
         known_terms: MutableMapping[_Request, Terms] | None = None,
     ) -> None:
         retry = options.retry
+        self.options: Options = options
         self._adapter = adapter
         #: Finds the limiter of a request, and calls the hooks.
         self.admission: Admission = Admission(limiter, options, adapter.origin, adapter.view)
@@ -281,8 +282,6 @@ class RetryLoop(Generic[_Request, _Response]):
         self._pause_rule = PauseRule(
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
-        self._server_quota: ServerQuotaUse = options.server_quota
-        self._buffers = options.buffer_body
         self._drops = options.adaptive_throttling is not None
         self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
@@ -320,7 +319,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 raised.
         """
         adapter, origins, retry = self._adapter, self._origins, self._retry
-        if self._buffers and not adapter.is_replayable(request):
+        if self.options.buffer_body and not adapter.is_replayable(request):
             await adapter.buffer(request)
         known = self._known_terms.get(request) if self._known_terms else None
         usual = self.admission.usual if throttle is None else None
@@ -502,7 +501,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if permit is not None and (
             limits.remaining is not None or limits.limit is not None or limits.policies
         ):
-            apply_limits(permit, limits, self._server_quota, self._retry.max_pause)
+            apply_limits(permit, limits, self.options.server_quota, self._retry.max_pause)
 
     def _decide(
         self,

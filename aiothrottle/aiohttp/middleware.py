@@ -135,7 +135,6 @@ class RetryMiddleware:
         if throttle is not None and not isinstance(throttle, ThrottleMiddleware):
             raise TypeError(f"throttle must be a ThrottleMiddleware, got {shown(throttle)}")
         checked = Options(retry=retry, **options)
-        self._retry = retry
         self._loop = RetryLoop(
             _MiddlewareAdapter(checked),
             checked,
@@ -149,7 +148,7 @@ class RetryMiddleware:
         return self._loop.run(request, handler)
 
     def __repr__(self) -> str:
-        return f"<RetryMiddleware {self._retry!r}>"
+        return f"<RetryMiddleware {self._loop.options.retry!r}>"
 
 
 class _MiddlewareAdapter(AiohttpAdapter[ClientRequest]):

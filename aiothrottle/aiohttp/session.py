@@ -331,7 +331,6 @@ class ThrottledSession:
             )
         self._adapter = SessionAdapter(for_client_session if session is None else session, options)
         self._loop = RetryLoop(self._adapter, options, limiter)
-        self._retry = options.retry
         # There is no public way to ask a session for it.
         self._raise_for_status: _RaiseForStatus = for_client_session.get(
             "raise_for_status", getattr(session, "_raise_for_status", None)
@@ -493,7 +492,7 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self._loop.admission.given!r}, {self._retry!r}>"
+        return f"<ThrottledSession {self._loop.admission.given!r}, {self._loop.options.retry!r}>"
 
     def _send(self, call: Call, throttle: Throttle | None) -> RequestContext[ClientResponse]:
         options = call.options

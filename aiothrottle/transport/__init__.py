@@ -12,7 +12,6 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
@@ -57,14 +56,12 @@ class Transport(Generic[_Request, _Response, _Base]):
     ) -> None:
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
-        adapter = TransportAdapter(library, checked.max_hold)
-        self._loop = RetryLoop[_AnyRequest, _Response](adapter, checked, limiter)
+        self._adapter = TransportAdapter(library, checked.max_hold)
+        self._loop = RetryLoop[_AnyRequest, _Response](self._adapter, checked, limiter)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport must be an {name}, got {shown(transport)}")
         self._transport: Any = library.AsyncHTTPTransport() if transport is None else transport
-        self._retry = checked.retry
-        self._adapter = adapter
         # How often it was closed: what waits then is not sent.
         self._closings = 0
 
@@ -142,10 +139,10 @@ class Transport(Generic[_Request, _Response, _Base]):
             self._adapter.release_all()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._loop.admission.given!r}, {self._retry!r}>"
+        loop = self._loop
+        return f"<{type(self).__name__} {loop.admission.given!r}, {loop.options.retry!r}>"
 
 
-@dataclass(eq=False)
 class TransportAdapter:
     """Translates for a library.
 
@@ -154,23 +151,23 @@ class TransportAdapter:
         max_hold: Seconds that a response may hold its permit; None: no limit.
     """
 
-    library: Any
-    max_hold: float | None
-
-    def __post_init__(self) -> None:
-        """Find the names that the library does not give."""
+    def __init__(self, library: Any, max_hold: float | None) -> None:  # noqa: ANN401 - a module
+        self.library = library
+        self.max_hold = max_hold
         self._holds: set[Hold] = set()
         # Neither a full pool, as nothing was sent, nor a proxy that denies access is a failure.
         self._no_answer = (
-            self.library.NetworkError,
-            self.library.RemoteProtocolError,
-            self.library.ConnectTimeout,
-            self.library.ReadTimeout,
-            self.library.WriteTimeout,
+            library.NetworkError,
+            library.RemoteProtocolError,
+            library.ConnectTimeout,
+            library.ReadTimeout,
+            library.WriteTimeout,
         )
-        self._multipart = _multipart(self.library)
+        # A form with files, whose class has no public name.
+        form = library.Request("POST", "http://localhost/", files={"file": b""}).stream
+        self._multipart: type[Any] = type(form)
         # A client asks for a stream of its own library.
-        self._stream = type("HeldStream", (HeldStream, self.library.AsyncByteStream), {})
+        self._stream = type("HeldStream", (HeldStream, library.AsyncByteStream), {})
 
     def receive(
         self, request: _AnyRequest, response: _AnyResponse, permit: Permit | None
@@ -331,12 +328,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
-    """Return the class of a form with files, which has no public name."""
-    form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
-    return type(form)
 
 
 def _is_empty(request: _AnyRequest) -> bool:
