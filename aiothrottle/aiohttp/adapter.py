@@ -11,7 +11,6 @@ Invariant: a slot is released once; a hook sees a request of which nothing is co
 
 import asyncio
 import io
-import sys
 import weakref
 from collections.abc import Awaitable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -248,14 +247,9 @@ class ReadAlong(StreamReader):
             raise
 
     async def read(self, n: int = -1) -> bytes:
-        if n >= 0:
-            return self._shown(await self._along(self._source.read(n)))
-        self.set_read_chunk_size(sys.maxsize)
-        # One by one: a cancelled reader must not lose the chunks that have arrived.
-        chunks: list[bytes] = []
-        while chunk := await self.readany():
-            chunks.append(chunk)
-        return b"".join(chunks)
+        if n < 0:  # by `readany`: a cancelled reader must not lose the chunks that have arrived
+            return await self._along(super().read())
+        return self._shown(await self._along(self._source.read(n)))
 
     async def readany(self) -> bytes:
         return self._shown(await self._along(self._source.readany()))
