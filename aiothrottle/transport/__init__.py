@@ -29,7 +29,7 @@ from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
-from aiothrottle.transport.hold import DecodedBody, HeldStream, Hold, decode
+from aiothrottle.transport.hold import AnyLibrary, DecodedBody, HeldStream, Hold, decode
 
 _AnyRequest: TypeAlias = Any
 _AnyResponse: TypeAlias = Any
@@ -44,8 +44,7 @@ class Transport(Generic[_Request, _Response, _Base]):
     The subclass for each library is an `AsyncBaseTransport` too, and documents the arguments.
     """
 
-    #: The module; both have the same names.
-    _library: ClassVar[Any]
+    _library: ClassVar[AnyLibrary]
 
     def __init__(
         self,
@@ -151,7 +150,7 @@ class TransportAdapter:
         max_hold: Seconds that a response may hold its permit; None: no limit.
     """
 
-    def __init__(self, library: Any, max_hold: float | None) -> None:  # noqa: ANN401 - a module
+    def __init__(self, library: AnyLibrary, max_hold: float | None) -> None:
         self.library = library
         self.max_hold = max_hold
         self._holds: set[Hold] = set()
@@ -252,19 +251,10 @@ class TransportAdapter:
             ) from error
         if body is None or held is None or encoding is None:
             return body
-        return self._decoded(encoding, body)
-
-    def _decoded(self, encoding: str, body: bytes) -> bytes | None:
-        """Decode a body; return None if it cannot be decoded, or is not short."""
-        decoded = b""
         try:
-            for piece in decode(self.library, encoding, body):
-                decoded += piece
-                if len(decoded) > SHORT_BODY:
-                    return None
+            return b"".join(decode(self.library, encoding, body, SHORT_BODY))
         except self.library.DecodingError:  # the caller's reading raises it too
             return None
-        return decoded
 
     def replayed(self, response: _AnyResponse) -> AbstractContextManager[_AnyResponse]:
         """Return a copy of the response: there is no public way to make one unread again."""

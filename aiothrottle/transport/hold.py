@@ -12,10 +12,14 @@ cost stays as it was charged.
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiothrottle._http.terms import Settlement
 from aiothrottle.permit import Permit
+
+#: The module of a library; all of them have the same names.
+AnyLibrary: TypeAlias = Any
+_AnyStream: TypeAlias = Any
 
 
 class Hold:
@@ -28,13 +32,9 @@ class Hold:
     __slots__ = ("_all", "_loop", "_permit", "_timer", "settlement", "stream")
 
     def __init__(
-        self,
-        permit: Permit,
-        stream: Any,  # noqa: ANN401 - an AsyncByteStream of either library
-        seconds: float | None,
-        holds: "set[Hold]",
+        self, permit: Permit, stream: _AnyStream, seconds: float | None, holds: "set[Hold]"
     ) -> None:
-        self.stream: Any = stream
+        self.stream: _AnyStream = stream
         #: What gets each chunk of the body, once, when it is first read, if anything does.
         self.settlement: Settlement | DecodedBody | None = None
         self._permit = permit
@@ -176,16 +176,19 @@ _LONGEST_DECODED: Final = 1 << 24
 _ENCODED_PIECE: Final = 1 << 10
 
 
-def decode(library: Any, encoding: str, body: bytes) -> Iterator[bytes]:  # noqa: ANN401 - a module
+def decode(library: AnyLibrary, encoding: str, body: bytes, longest: int) -> Iterator[bytes]:
     """Yield the pieces of a body without its Content-Encoding.
 
     Raises:
-        DecodingError: The library's: the body cannot be decoded.
+        DecodingError: The library's: the body cannot be decoded, or gets longer than `longest`.
     """
     encoded = (body[at : at + _ENCODED_PIECE] for at in range(0, len(body), _ENCODED_PIECE))
     headers = {"Content-Encoding": encoding.encode()}  # a text would have to be ASCII
-    pieces: Iterator[bytes] = library.Response(200, headers=headers, content=encoded).iter_bytes()
-    return pieces
+    for piece in library.Response(200, headers=headers, content=encoded).iter_bytes():
+        longest -= len(piece)
+        if longest < 0:
+            raise library.DecodingError("the decoded body is too long")
+        yield piece
 
 
 class DecodedBody:
@@ -199,12 +202,7 @@ class DecodedBody:
 
     __slots__ = ("_begun", "_encoding", "_has_ended", "_kept", "_library", "_settlement", "_zlib")
 
-    def __init__(
-        self,
-        settlement: Settlement,
-        encoding: str,
-        library: Any,  # noqa: ANN401 - a module
-    ) -> None:
+    def __init__(self, settlement: Settlement, encoding: str, library: AnyLibrary) -> None:
         self._settlement = settlement
         self._encoding = encoding.strip().lower()
         self._library = library
@@ -235,7 +233,12 @@ class DecodedBody:
         if complete and self._zlib is not None:
             complete = self._zlib.eof or not self._begun  # there is no body of a HEAD request
         elif complete:
-            complete = self._decode()
+            try:
+                pieces = decode(self._library, self._encoding, bytes(self._kept), _LONGEST_DECODED)
+                for piece in pieces:
+                    self._settlement.feed(piece)
+            except self._library.DecodingError:  # the caller's reading raises it too
+                complete = False
         self._kept.clear()
         self._settlement.end(complete=complete)
 
@@ -254,16 +257,3 @@ class DecodedBody:
             # Some servers send it without its header, as the libraries know too.
             self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
             self._inflate(chunk)
-
-    def _decode(self) -> bool:
-        """Feed what was kept; return whether that is the whole body."""
-        size = 0
-        try:
-            for piece in decode(self._library, self._encoding, bytes(self._kept)):
-                size += len(piece)
-                if size > _LONGEST_DECODED:
-                    return False
-                self._settlement.feed(piece)
-        except self._library.DecodingError:
-            return False  # the caller's reading raises it too
-        return True
