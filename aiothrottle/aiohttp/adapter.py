@@ -268,8 +268,7 @@ class ReadAlong(StreamReader):
         await self._source.wait_eof()
 
     def set_read_chunk_size(self, n: int) -> None:
-        if hasattr(self._source, "set_read_chunk_size"):  # since aiohttp 3.13.4
-            self._source.set_read_chunk_size(n)
+        self._source.set_read_chunk_size(n)  # aiohttp calls it from 3.13.4 on
 
     def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
         self._source.set_exception(*arguments, **options)
