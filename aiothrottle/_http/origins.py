@@ -181,9 +181,10 @@ class Origins:
         # A session needs the parser and the table of vendors at the first response, when requests
         # are in flight and the loop must not stand still for them.
         from aiothrottle.headers.parse import IS_LIMIT_HEADER, parse_response
-        from aiothrottle.headers.vendors import PROFILES
+        from aiothrottle.headers.vendors import PROFILES, profile_for
 
         self._parse = parse_response
+        self._profile_for = profile_for
         effective = [it for it in (*PROFILES.values(), *self._own) if it.has_effect]
         tables = [IS_LIMIT_HEADER, *(it.is_limit_header for it in effective)]
         known = Memo[str, bool](lambda name: any(table[name] for table in tables)).__getitem__
@@ -197,9 +198,7 @@ class Origins:
         """Return an origin, which may be new."""
         origin = self._table.get(name)
         if origin is None:
-            from aiothrottle.headers.vendors import profile_for
-
-            profile = profile_for(name, self._own)
+            profile = self._profile_for(name, self._own)
             has_effect = profile is not None and profile.has_effect
             origin = self._table[name] = Origin(profile if has_effect else None)
             if len(self._table) > _MOST:
