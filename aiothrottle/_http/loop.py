@@ -321,9 +321,13 @@ class RetryLoop(Generic[_Request, _Response]):
         adapter, origins, retry = self._adapter, self._origins, self._retry
         if self.options.buffer_body and not adapter.is_replayable(request):
             await adapter.buffer(request)
-        known = self._known_terms.get(request) if self._known_terms else None
-        usual = self.admission.usual if throttle is None else None
-        terms: Terms = known or usual or self._terms(request, throttle)
+        terms = self._known_terms.get(request) if self._known_terms else None
+        if terms is None and throttle is None:
+            terms = self.admission.usual
+        if terms is None:
+            terms = self.admission.terms(request, throttle)
+            if self._known_terms is not None:
+                self._known_terms[request] = terms
         server = adapter.origin(request) if self._drops else None
         permit: Permit | None = None
         outcome: Outcome[_Response] | None = None
@@ -397,13 +401,6 @@ class RetryLoop(Generic[_Request, _Response]):
                 paid = cost
             delay = again_in
             await self._wait(request, permit, outcome, made + 1, delay)
-
-    def _terms(self, request: _Request, throttle: object) -> Terms:
-        """Return the terms of a request, and keep them if it may come again."""
-        terms = self.admission.terms(request, throttle)
-        if self._known_terms is not None:
-            self._known_terms[request] = terms
-        return terms
 
     def _fail(
         self,
