@@ -525,7 +525,7 @@ class RetryLoop(Generic[_Request, _Response]):
             lost: Whether its body was lost.
         """
         origins, rule = self._origins, self._pause_rule
-        throttled, paused = verdict, 0.0
+        throttled, wait, paused = verdict, limits.wait, 0.0
         if throttled is None:
             throttled = self._retry.is_throttled(status, reported=limits.throttled)
             if status == SERVICE_UNAVAILABLE and not throttled:
@@ -541,13 +541,12 @@ class RetryLoop(Generic[_Request, _Response]):
             self._count(host, status, permit, throttled=throttled)
         if permit is not None:
             if throttled:
-                everywhere = limits.is_global
-                paused = permit._report_pause(limits.wait, rule, everywhere=everywhere)
+                paused = permit._report_pause(wait, rule, everywhere=limits.is_global)
             elif lost or status >= LEAST_FAILURE:
                 permit._report_failure(status, rule)
             elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
                 permit._report_answer()
-        return Outcome(response, error, status, limits.wait, throttled, verdict, paused)
+        return Outcome(response, error, status, wait, throttled, verdict, paused)
 
     def _count(self, host: str, status: int, permit: Permit | None, *, throttled: bool) -> None:
         """Warn once for each host that seems to throttle by a status that does not count so."""
