@@ -217,7 +217,8 @@ class Outcome(NamedTuple, Generic[_Response]):
     throttled: bool = False
     #: Whether it is retried, with any method; None: the `Retry` decides by the status.
     verdict: bool | None = None
-    #: Seconds for which the limiter is paused because of it, and so delays the next attempt.
+    #: Seconds for which the limiter is paused because of it, and so delays the next attempt; 0:
+    #: the attempt has to wait by itself.
     paused: float = 0.0
 
     def result(self) -> _Response:
@@ -400,7 +401,15 @@ class RetryLoop(Generic[_Request, _Response]):
                     return outcome.result()
                 paid = cost
             delay = again_in
-            await self._wait(request, permit, outcome, made + 1, delay)
+            emits = permit or (self._inner_permit and self._inner_permit(request))
+            if emits is not None:
+                seconds = outcome.paused or delay
+                emits._engine.observers.retried(made + 1, seconds, outcome.status, outcome.error)
+            if outcome.response is not None:
+                await adapter.discard(outcome.response)
+            if not outcome.paused:
+                await asyncio.sleep(delay)
+            await adapter.prepare_again(request)
 
     def _fail(
         self,
@@ -542,6 +551,8 @@ class RetryLoop(Generic[_Request, _Response]):
         if permit is not None:
             if throttled:
                 paused = permit._report_pause(wait, rule, everywhere=limits.is_global)
+                if wait is not None and wait > self._retry.max_pause:
+                    paused = 0.0  # the pause was cut short
             elif lost or status >= LEAST_FAILURE:
                 permit._report_failure(status, rule)
             elif status != FORBIDDEN or permit._is_first_report():  # else a run of them is reported
@@ -570,26 +581,3 @@ class RetryLoop(Generic[_Request, _Response]):
             return
         if outcome.status not in self._retry.statuses:
             self._retry_quota.refund(terms.key, paid)
-
-    async def _wait(
-        self,
-        request: _Request,
-        permit: Permit | None,
-        outcome: Outcome[_Response],
-        attempt: int,
-        delay: float,
-    ) -> None:
-        """Wait for the next attempt, which has this number. No slot is held during the delay."""
-        if permit is None and self._inner_permit is not None:
-            permit = self._inner_permit(request)
-        # The pause is long enough, unless `max_pause` has cut it short.
-        cut = outcome.retry_after is not None and outcome.retry_after > self._retry.max_pause
-        pause = 0.0 if cut else outcome.paused
-        if permit is not None:
-            seconds = pause or delay
-            permit._engine.observers.retried(attempt, seconds, outcome.status, outcome.error)
-        if outcome.response is not None:
-            await self._adapter.discard(outcome.response)
-        if not pause:
-            await asyncio.sleep(delay)
-        await self._adapter.prepare_again(request)
