@@ -288,12 +288,10 @@ class SettledContent(ReadAlong):
 
     def seen(self, chunk: bytes) -> None:
         """Feed a chunk, as far as it was not fed when it was read ahead."""
-        if self._known:
-            known = min(self._known, len(chunk))
-            self._known -= known
-            chunk = chunk[known:]
-        if chunk:
-            self._settlement.feed(chunk)
+        new = chunk[self._known :]
+        self._known -= len(chunk) - len(new)
+        if new:
+            self._settlement.feed(new)
         if self._source.at_eof():
             self._settlement.end(complete=True)
 
