@@ -283,7 +283,6 @@ class RetryLoop(Generic[_Request, _Response]):
         self._pause_rule = PauseRule(
             retry.pause_jitter, retry.max_pause, retry.backoff, retry.max_backoff
         )
-        self._drops = options.adaptive_throttling is not None
         self._origins = Origins(options.profiles, options.adaptive_throttling)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # Whether the policy has no rule for a response below 400.
@@ -329,7 +328,7 @@ class RetryLoop(Generic[_Request, _Response]):
             terms = self.admission.terms(request, throttle)
             if self._known_terms is not None:
                 self._known_terms[request] = terms
-        server = adapter.origin(request) if self._drops else None
+        server = adapter.origin(request) if self.options.adaptive_throttling else None
         permit: Permit | None = None
         outcome: Outcome[_Response] | None = None
         delay, paid = 0.0, 0.0
