@@ -354,11 +354,13 @@ class RetryLoop(Generic[_Request, _Response]):
                 status, headers = adapter.receive(request, response, permit)
             except BaseException as error:
                 try:
-                    failed = self._fail(error, server, outcome, permit, terms)
+                    failed = self._fail(error, server, permit, terms)
                 finally:
                     if permit is not None:
                         permit.release()
                 if failed is None:
+                    if isinstance(error, ThrottleError):  # of a limiter further in
+                        chain(error, outcome)
                     raise
                 outcome = failed
             else:
@@ -411,16 +413,10 @@ class RetryLoop(Generic[_Request, _Response]):
             await adapter.prepare_again(request)
 
     def _fail(
-        self,
-        error: BaseException,
-        server: str | None,
-        before: Outcome[Any] | None,
-        permit: Permit | None,
-        terms: Terms,
+        self, error: BaseException, server: str | None, permit: Permit | None, terms: Terms
     ) -> Outcome[Any] | None:
         """Return the outcome of an attempt that raised; None if the exception is to be raised."""
         if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
-            chain(error, before)
             return None
         if not isinstance(error, Exception):
             if permit is not None:
