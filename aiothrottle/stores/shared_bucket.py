@@ -358,9 +358,12 @@ class SharedBucket:
 
     def ask_again(self) -> None:
         """Forget what the store, or its fallback, has rejected, and learn the prefetch anew."""
+        self._forget_rejection()
+        self._prefetch.reset()
+
+    def _forget_rejection(self) -> None:
         # A call for such a cost, or a greater one, is of no use before `_ask_at`.
         self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
-        self._prefetch.reset()
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
         """Ask again at once: rejections of the store, or of its fallback, are void."""
@@ -605,6 +608,10 @@ class SharedBucket:
             if isinstance(result, Exception):
                 self._failed_to_settle(result)
                 break
+        reserved = self.reserved
+        if reserved.has_freed and not reserved.returned:
+            reserved.has_freed = False
+            self._forget_rejection()
 
     def _maintained(self, _: None) -> None:
         self.ask_again()  # what was rejected may be granted by now

@@ -286,6 +286,19 @@ async def test_refunds_and_debts_reach_the_store() -> None:
     assert greatest_count(store.instants, 1.0) <= 2
 
 
+async def test_refund_goes_to_rejected_waiters() -> None:
+    store, limiter = watched("10/min", max_reservation=1.0)
+    async with limiter.throttle(10) as permit:
+        waiting = visits(limiter, 2, 4)
+        await asyncio.sleep(5)
+        assert store.calls["reserve"] == 2
+        permit.settle(9)
+        await turns(1)  # the call is under way
+        permit.settle(2)
+        assert await asyncio.gather(*waiting) == [5, 5]
+    assert store.calls["reserve"] <= 4
+
+
 @pytest.mark.parametrize("latency", [0.0, 0.05])
 async def test_wait_that_the_store_tells_rejects_those_that_cannot_wait_so_long(
     latency: float,
