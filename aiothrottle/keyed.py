@@ -8,17 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from threading import get_ident
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    Never,
-    NoReturn,
-    Self,
-    TypeAlias,
-    TypedDict,
-    Unpack,
-)
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias, TypedDict, Unpack
 
 from aiothrottle import events
 from aiothrottle._checks import arguments_of, check_names, shown

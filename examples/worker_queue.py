@@ -21,13 +21,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-from taskiq import (
-    AsyncBroker,
-    InMemoryBroker,
-    TaskiqEvents,
-    TaskiqResultTimeoutError,
-    TaskiqState,
-)
+from taskiq import AsyncBroker, InMemoryBroker, TaskiqEvents, TaskiqResultTimeoutError, TaskiqState
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession

@@ -41,13 +41,7 @@ from aiothrottle import events
 from aiothrottle._core.adaptation import Adaptation
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Feedback, PauseRule
-from aiothrottle._core.limits import (
-    ConcurrencyLimit,
-    Limits,
-    Plan,
-    RateLimit,
-    Unchanged,
-)
+from aiothrottle._core.limits import ConcurrencyLimit, Limits, Plan, RateLimit, Unchanged
 from aiothrottle._core.observers import Listener, Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore

@@ -21,12 +21,7 @@ from aiothrottle._http.options import (
     read_options,
 )
 from aiothrottle._http.terms import LimiterLike, Terms
-from aiothrottle.aiohttp.adapter import (
-    AiohttpAdapter,
-    content_of,
-    origin_of,
-    without_resending,
-)
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, content_of, origin_of, without_resending
 from aiothrottle.aiohttp.body import check_open, is_replayable, prepare_again, read_into_memory
 from aiothrottle.aiohttp.session import SessionArguments, read_arguments
 from aiothrottle.hooks import Request

@@ -9,15 +9,7 @@ Invariant: a session that is made here is made once, on its first use, which nee
 
 import inspect
 from asyncio import AbstractEventLoop
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import (
@@ -54,19 +46,8 @@ from aiothrottle._checks import check_choice, check_names, shown
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options, SessionOptions, names_of
 from aiothrottle._http.terms import LimiterLike
-from aiothrottle.aiohttp.adapter import (
-    AiohttpAdapter,
-    content_of,
-    origin_of,
-    without_resending,
-)
-from aiothrottle.aiohttp.body import (
-    SINGLE_USE,
-    Body,
-    SharedTracker,
-    is_replayable,
-    keep_iterators,
-)
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, content_of, origin_of, without_resending
+from aiothrottle.aiohttp.body import SINGLE_USE, Body, SharedTracker, is_replayable, keep_iterators
 from aiothrottle.errors import not_async
 from aiothrottle.hooks import Request, Throttle
 from aiothrottle.keyed import AnyLimiter

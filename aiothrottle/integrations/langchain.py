@@ -13,9 +13,7 @@ from aiothrottle._checks import shown
 from aiothrottle.limiter import RateLimiter
 
 if TYPE_CHECKING:
-    from langchain_core.rate_limiters import (  # type: ignore[import-not-found, unused-ignore]
-        BaseRateLimiter,
-    )
+    from langchain_core.rate_limiters import BaseRateLimiter  # type: ignore[import-not-found, unused-ignore]
 
 __all__ = ["langchain_rate_limiter"]
 

@@ -15,14 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast
 
 from aiothrottle._checks import shown
-from aiothrottle._http.loop import (
-    SHORT_BODY,
-    SHORT_TIME,
-    Failure,
-    RetryLoop,
-    is_short,
-    lacks_files,
-)
+from aiothrottle._http.loop import SHORT_BODY, SHORT_TIME, Failure, RetryLoop, is_short, lacks_files
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle._http.terms import LimiterLike, Settlement, origin
 from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS

@@ -6,11 +6,7 @@ They are texts, so that the page shows what ran, and nothing else. Two are the l
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiothrottle import (
-    AdaptiveConcurrency,
-    AdaptiveRate,
-    RateLimiter,
-)
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from real_servers.peers import PEERS, Peer
 from real_servers.server import KNOWN, SLOTS, Server

@@ -7,16 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from aiothrottle import (
-    CostTooHigh,
-    RateLimiter,
-    SlidingWindowLog,
-    TokenBucket,
-)
-from aiothrottle.algorithms import (
-    AllOf,
-    Unlimited,
-)
+from aiothrottle import CostTooHigh, RateLimiter, SlidingWindowLog, TokenBucket
+from aiothrottle.algorithms import AllOf, Unlimited
 from aiothrottle.algorithms.level import Level
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
 from aiothrottle.stores import MemoryStore

@@ -12,12 +12,7 @@ import pytest
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, web
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.aiohttp import (
-    Retry,
-    ThrottledSession,
-    ThrottleMiddleware,
-    throttled_middlewares,
-)
+from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_middlewares
 from tests.integrations.clients import (
     MIDDLEWARES,
     ONCE,

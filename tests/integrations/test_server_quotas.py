@@ -12,10 +12,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from aiothrottle import (
-    AdaptiveConcurrency,
-    RateLimiter,
-)
+from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter
-from aiothrottle.algorithms import (
-    amounts,
-)
+from aiothrottle.algorithms import amounts
 from aiothrottle.stores.health import Health, ProcessCount, ProcessCounter
 from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
