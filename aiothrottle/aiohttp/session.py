@@ -170,8 +170,8 @@ class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
         await self._response.__aenter__()
         return self._response
 
-    def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:  # noqa: ANN401 - as there
-        return self._response.__aexit__(*exc_info)
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:  # noqa: ANN401 - as there
+        return self._response.__aexit__(exc_type, exc, traceback)
 
 
 @dataclass(slots=True, eq=False)
