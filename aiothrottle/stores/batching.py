@@ -14,6 +14,9 @@ _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
 # when all is spent: with less they would be rejected in turns, and ask again.
 _PROCESSES = 16
 _LEAST_AHEAD = 0.2
+# Seconds ahead where tokens come back at any time: nobody is granted an earlier instant than one
+# that is reserved, so they would be of no use before the last of these.
+_AHEAD_OF_REFUNDS = 1.0
 #: Seconds ahead of which tokens are reserved, at the most, unless the user gives more.
 MOST_AHEAD = 60.0
 # Round trips by which a far store is asked further ahead: what is reserved has to last for one, and
@@ -29,20 +32,26 @@ class Batching:
     """The sizes of calls, which follow from the rate and from how far away the store is.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
-    >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
-    Batching(batch=30, low=15.0, way=0, max_reservation=1.016, soon=500, interval=0.001)
-    >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None, round_trip=0.1)
-    Batching(batch=130, low=115.0, way=100, max_reservation=1.216, soon=500, interval=0.001)
+    >>> sizes = Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
+    >>> sizes.batch, sizes.max_reservation, sizes.ahead_of_refunds
+    (30, 1.016, 1.0)
+    >>> sizes = Batching.of(SlidingWindowLog("1000/s"), max_reservation=None, round_trip=0.1)
+    >>> sizes.batch, sizes.way, sizes.max_reservation, sizes.ahead_of_refunds
+    (130, 100, 1.216, 1.2)
     """
 
     #: The most costs in one call, while enough is reserved to wait for its answer.
     batch: int
+    #: The most tokens in one call, if that is more: a cost may take many of them.
+    part: float
     #: The next call is made when no more tokens are left than these: they last for a round trip.
     low: float
     #: Tokens that pass in a round trip; 0 of a near store.
     way: int
     #: Seconds ahead of which tokens are reserved, at the most.
     max_reservation: float
+    #: The same where requests often cost less than was charged, unless the user gives more.
+    ahead_of_refunds: float
     #: The most slots to lease, where all processes share them.
     soon: int
     #: Seconds between two tokens, on average.
@@ -61,17 +70,21 @@ class Batching:
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
+        most_of_refunds = math.inf
         if max_reservation is None:
+            for_calls = _ROUND_TRIPS_AHEAD * round_trip
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
-            max_reservation = max(_LEAST_AHEAD, max_reservation) + _ROUND_TRIPS_AHEAD * round_trip
-            max_reservation = min(max_reservation, MOST_AHEAD)
+            max_reservation = min(max(_LEAST_AHEAD, max_reservation) + for_calls, MOST_AHEAD)
+            most_of_refunds = _AHEAD_OF_REFUNDS + for_calls
         seconds = min(max_reservation, _SECONDS_OF_SLOTS)
         way = round_trip / interval
         return cls(
             batch=int(min(batch + round(way), _MOST_PER_CALL)),
+            part=algorithm.capacity.real / _PROCESSES,
             low=min(batch / 2 + way, _MOST_PER_CALL - batch / 2),
             way=math.ceil(min(way, _MOST_PER_CALL)),
             max_reservation=max_reservation,
+            ahead_of_refunds=min(max_reservation, most_of_refunds),
             soon=int(min(max(1.0, seconds / interval), _MOST_PER_CALL)),
             interval=interval,
         )

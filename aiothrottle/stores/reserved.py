@@ -48,8 +48,8 @@ class ReservedState:
     #: The tokens that remained in the store at its last answer, and until when that counts.
     remaining: float = math.inf
     known_until: float = -math.inf
-    #: Whether used tokens were returned: the store may grant them to waiters that it has rejected.
-    has_freed: bool = False
+    #: Whether requests have cost less than was charged, so that tokens come back at any time.
+    settles: bool = False
 
     @property
     def tokens(self) -> float:
@@ -88,12 +88,7 @@ class ReservedState:
             self.owed.popleft()
         owed.instant = answer.now
         if back := positive(cost - owed.cost):
-            self.free(Reservation(owed.at, back, answer.now))
-
-    def free(self, used: Reservation) -> None:
-        """Return tokens that were used, as the request has cost less."""
-        self.returned.append(used)
-        self.has_freed = True
+            self.returned.append(Reservation(owed.at, back, answer.now))
 
     def hold(
         self, now: float, costs: Sequence[float], instants: Sequence[float], there: float
@@ -249,6 +244,7 @@ class Reserved:
 
     def refund(self, state: ReservedState, now: float, cost: float, at: float) -> None:  # noqa: ARG002
         """Return what was used at that timestamp; what is still owed for it is forgotten."""
+        state.settles = True
         for each in reversed(state.used):
             if each.at < at or not cost:
                 break
@@ -257,7 +253,7 @@ class Reserved:
                 each.cost -= part
                 cost -= part
                 if not math.isnan(each.instant):  # else the store has not counted it yet
-                    state.free(Reservation(at, part, each.instant))
+                    state.returned.append(Reservation(at, part, each.instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
         """Return the tokens that remained at the last answer, while that counts."""

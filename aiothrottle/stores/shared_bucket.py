@@ -62,6 +62,9 @@ _MOST_LEARNED = 63
 # Seconds that a reservation may be used late. The store counts it at its instant: a request that
 # starts much later starts together with those that the store grants then.
 _PATIENCE = 0.02
+# Where tokens come back at any time, rejected waiters ask for them after so many seconds and about
+# that part of their wait. At random: of several processes each gets its part.
+_LOOK, _LOOK_PART = 0.5, 0.1
 # The last calls, of which the shortest counts.
 _CALLS = 8
 # Seconds. A shorter round trip needs no care: the tokens of one call last for several. It is
@@ -358,12 +361,9 @@ class SharedBucket:
 
     def ask_again(self) -> None:
         """Forget what the store, or its fallback, has rejected, and learn the prefetch anew."""
-        self._forget_rejection()
-        self._prefetch.reset()
-
-    def _forget_rejection(self) -> None:
         # A call for such a cost, or a greater one, is of no use before `_ask_at`.
         self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
+        self._prefetch.reset()
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
         """Ask again at once: rejections of the store, or of its fallback, are void."""
@@ -447,14 +447,14 @@ class SharedBucket:
         if batching.way:
             left = self._left(now)
         is_enough = left.real > batching.low
-        begun, cost = False, 0.0
+        begun, cost, asked, most_tokens = False, 0.0, 0.0, max(most, batching.part)
         costs: list[float] = []
         for waiter in waiters:
             future = waiter.future
             if future is None:
                 continue
             if not future.done():
-                if free <= 0 or len(costs) == most:
+                if free <= 0 or len(costs) == most or asked >= most_tokens:
                     break
                 free -= 1
             elif future.cancelled() or future.exception() is not None:
@@ -472,6 +472,7 @@ class SharedBucket:
                     # Parts, each ready at another time: they would never be usable all at once.
                     reserved.give_back()
                 costs.append(cost)
+                asked += cost.real
                 tokens = 0.0
             begun = True
         if not costs and cost and batching.way and not is_enough:
@@ -524,6 +525,8 @@ class SharedBucket:
 
     def _ahead(self) -> float:
         """Return how many seconds ahead the next call may reserve."""
+        if self.reserved.settles:
+            return self.batching.ahead_of_refunds
         least = self.batching.max_reservation
         return least if self._max_reservation is not None else max(least, self._others_ahead)
 
@@ -543,6 +546,8 @@ class SharedBucket:
             self._rejected_until = now + answer.retry_after
             # The return of the store voids this, see `ask_again`.
             wait = self.store.retry_in(costs[taken], answer.retry_after, self._ahead())
+            if self.reserved.settles:  # here, and so in the other processes
+                wait = min(wait, _LOOK + random.uniform(0.5, 1.0) * _LOOK_PART * wait)
             self._ask_at = now + max(SHORTEST_BREAK, wait)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
 
@@ -608,10 +613,6 @@ class SharedBucket:
             if isinstance(result, Exception):
                 self._failed_to_settle(result)
                 break
-        reserved = self.reserved
-        if reserved.has_freed and not reserved.returned:
-            reserved.has_freed = False
-            self._forget_rejection()
 
     def _maintained(self, _: None) -> None:
         self.ask_again()  # what was rejected may be granted by now

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+import random
 from typing import Any, TypeAlias
 
 import pytest
@@ -286,17 +287,23 @@ async def test_refunds_and_debts_reach_the_store() -> None:
     assert greatest_count(store.instants, 1.0) <= 2
 
 
-async def test_refund_goes_to_rejected_waiters() -> None:
-    store, limiter = watched("10/min", max_reservation=1.0)
-    async with limiter.throttle(10) as permit:
-        waiting = visits(limiter, 2, 4)
-        await asyncio.sleep(5)
-        assert store.calls["reserve"] == 2
-        permit.settle(9)
-        await turns(1)  # the call is under way
-        permit.settle(2)
-        assert await asyncio.gather(*waiting) == [5, 5]
-    assert store.calls["reserve"] <= 4
+@pytest.mark.parametrize("processes", [1, 5])
+async def test_refunds_go_to_the_waiters_of_all_processes(processes: int) -> None:
+    random.seed(5)  # of when they ask again
+    store, ends = Watched(), list[float]()
+
+    async def work(limiter: RateLimiter) -> None:
+        for _ in range(20):
+            async with limiter.throttle(10) as permit:
+                await asyncio.sleep(2)
+                permit.settle(2)
+        ends.append(now())
+
+    limiters = [RateLimiter("100/min", store=store, key="k") for _ in range(processes)]
+    await asyncio.gather(*(work(limiters[place % processes]) for place in range(10)))
+    assert max(ends) <= 400, "it is 240 s for the final costs, and 1200 s for those before"
+    assert min(ends) >= 0.4 * max(ends), "each process gets its part"
+    assert store.calls["reserve"] <= 8 * 200
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])
