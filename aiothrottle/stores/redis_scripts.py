@@ -134,7 +134,9 @@ class Requests:
         if numbers is None:
             return None
         name = self.name(key)
-        logs = [f"{name}:{place}" for place in range(_windows(algorithm))]
+        parts = algorithm.algorithms if isinstance(algorithm, AllOf | PerResource) else (algorithm,)
+        windows = sum(isinstance(part, SlidingWindowLog) for part in parts)
+        logs = [f"{name}:{place}" for place in range(windows)]
         sealed = seal(algorithm) + _packed(*numbers)
         record = _Record(algorithm, name, logs, sealed, max_wait(algorithm))
         if "#" not in name:  # not of keys so long that their names end in a digest
@@ -179,12 +181,11 @@ def _numbers_of(algorithm: Algorithm[Any]) -> list[float] | None:
         numbers = [1.0 + len(resources)]
         places = [(1.0 + resources.index(name),) for name in algorithm.names]
     for place, part in zip(places, parts, strict=True):
-        if type(part) is Unlimited:
-            continue
         kind = _KINDS.get(type(part))
-        if kind is None:
+        if kind is not None:
+            numbers += (*place, kind, *cast("Any", part).constants())
+        elif type(part) is not Unlimited:
             return None
-        numbers += (*place, kind, *cast("Any", part).constants())
     return numbers
 
 
@@ -194,13 +195,6 @@ def _numbers_of_costs(algorithm: Algorithm[Any], costs: Sequence[float]) -> Sequ
         return costs
     resources = algorithm.resources
     return [each for cost in costs for each in as_costs(cost, resources).values()]
-
-
-def _windows(algorithm: Algorithm[Any]) -> int:
-    """Count the parts of the algorithm that keep a log."""
-    if isinstance(algorithm, AllOf | PerResource):
-        return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
-    return int(isinstance(algorithm, SlidingWindowLog))
 
 
 def _packed(*numbers: float) -> bytes:
