@@ -63,16 +63,13 @@ class ReservedState:
 
         Others were made for waiters that have left, or that stand behind the one of this cost.
         """
-        ready = self.ready
-        if ready[0].cost == cost or covers(ready[0].cost, cost):
-            return True
-        tokens, first = 0.0, 0
+        ready, tokens, first = self.ready, 0.0, 0
         for last in ready:
             tokens += last.cost
             while ready[first].at <= last.at - patience:
                 tokens -= ready[first].cost
                 first += 1
-            if covers(tokens, cost):
+            if tokens == cost or covers(tokens, cost):
                 return True
         return False
 
@@ -114,10 +111,7 @@ class ReservedState:
                 last.cost += cost
             elif cost:
                 last = Reservation(at, cost, instant)
-                if self.ready:
-                    self._put(last)
-                else:
-                    self.ready.append(last)
+                self._put(last)
 
     def _put(self, reservation: Reservation) -> None:
         """Add a reservation; the answers of several calls may arrive in another order."""
