@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -76,13 +76,13 @@ class Calls(Generic[_Call]):
     def __init__(
         self,
         server: str,
-        send: Callable[[list[_Call]], Awaitable[Sequence[Any]]],
+        send: Callable[[list[_Call]], Coroutine[Any, Any, Sequence[Any]]],
         *,
         limit: int,
         batch: int = 1,
         timeout: float | None,
         patient: bool = False,
-        prepare: Callable[[], Awaitable[None]] | None = None,
+        prepare: Callable[[], Coroutine[Any, Any, None]] | None = None,
         hint: Callable[[], str] = str,
     ) -> None:
         self._server = server
@@ -217,7 +217,7 @@ class Calls(Generic[_Call]):
             )
         return replies
 
-    async def _guard(self, call: Awaitable[_Result]) -> _Result:
+    async def _guard(self, call: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for the driver, within the timeout; turn its errors into `StoreUnavailable`."""
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
@@ -287,9 +287,6 @@ class _Timer:
         self._loop = asyncio.get_running_loop()
         # The steps that are left: those in time, and those too late.
         self._left = [_STEPS, _STEPS]
-        self._start()
-
-    def _start(self) -> None:
         self.handle = self._loop.call_later(self._step, self._end_step)
 
     def _end_step(self) -> None:
@@ -297,7 +294,7 @@ class _Timer:
         is_late = now > self.handle.when() + self._step
         self._left[is_late] -= 1
         if all(self._left):
-            self._start()
+            self.handle = self._loop.call_later(self._step, self._end_step)
         else:
             self._timeout.reschedule(now)
 
@@ -308,12 +305,12 @@ class _Postponing(asyncio.Task[Any]):
     If the call ends before the postponed cancellation, the driver takes its timeout back.
     """
 
-    def __init__(self, call: Awaitable[Any]) -> None:
+    def __init__(self, call: Coroutine[Any, Any, Any]) -> None:
         self._postponed: asyncio.TimerHandle | None = None
         self._is_given_up = False
         loop = asyncio.get_running_loop()
         self._call_later = loop.call_later
-        super().__init__(_coroutine(call), loop=loop, name="aiothrottle call")
+        super().__init__(call, loop=loop, name="aiothrottle call")
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel the call soon, unless the driver takes it back."""
@@ -340,7 +337,7 @@ class _Postponing(asyncio.Task[Any]):
             self._postponed = None
 
 
-async def _postponing(call: Awaitable[_Result]) -> _Result:
+async def _postponing(call: Coroutine[Any, Any, _Result]) -> _Result:
     """Return what the call returns, with the driver's timers postponed; raise what it raises.
 
     Cancelling it cancels the call at once, and waits for its end.
@@ -358,7 +355,3 @@ async def _postponing(call: Awaitable[_Result]) -> _Result:
         task.stop_timer()
     result: _Result = task.result()
     return result
-
-
-async def _coroutine(call: Awaitable[_Result]) -> _Result:
-    return await call

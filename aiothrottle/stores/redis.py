@@ -9,7 +9,7 @@ by which the server recognises it.
 
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -214,7 +214,7 @@ class RedisStore(SwapStore):
             nodes.suspect(node)
             raise
 
-    def _calls_to(self, node: str, check: Callable[[], Awaitable[None]]) -> Calls[_Call]:
+    def _calls_to(self, node: str, check: Callable[[], Coroutine[Any, Any, None]]) -> Calls[_Call]:
         limit, batch = _bounds_of(self._client)
         calls = self._calls[node] = Calls[_Call](
             f"Redis {node}".rstrip(),
