@@ -128,11 +128,6 @@ class Health:
         self._try_at = _now() + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
         self.failures += 1
 
-    def call_answered(self) -> None:
-        """Note an answer to a limiter whose calls never failed: the others may call no more."""
-        if self.pause() == 0.0:  # else it may be older than the failure
-            self.end_outage()
-
     def begin_outage(self, choice: str, reason: str, key: Key) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
@@ -292,9 +287,17 @@ class Outage:
             self.report(StoreDown(None, self.health.error, self.health.outage))
 
     def call_answered(self) -> None:
-        """Note an answer while the store fails: the outage is over, for all limiters."""
-        self.end()
-        self.health.end_outage()
+        """Note an answer: if the store has failed, the outage is over, for all limiters.
+
+        With a probe only its answer ends it: a call may be from before the outage, and the store
+        has to get what was spent.
+        """
+        if self.is_down:
+            if self.probe is None:
+                self.end()
+                self.health.end_outage()
+        elif self.health.failures and self.health.pause() == 0.0:  # else older than the failure
+            self.health.end_outage()
 
     def end(self) -> None:
         """Go on with the store."""

@@ -104,25 +104,22 @@ class FailoverStore:
             try:
                 if share_counts and self._share_holds():
                     return await self._ask_both(step)
-                answer = await self._send(step)
+                answer = await step.sent_to(self._guarded, self.key, self._algorithm)
             except StoreUnavailable as error:
                 self._begin_outage()
                 self.outage.call_failed(error)
                 if self.outage.choice == "raise":
                     raise self.outage.error_for(error) from error.__cause__
             except Exception:
-                self._server_answered()  # it is an error of this record, not of the server
+                self.outage.call_answered()  # it is an error of this record, not of the server
                 raise
             else:
-                self._server_answered()
+                self.outage.call_answered()
                 if answer is None:
                     return _TO_A_REFUND
                 self._note_answer(answer, step)
                 return answer
         return self._fallback.apply(self._clock(), step)
-
-    def _send(self, step: Step) -> Awaitable[Answer | None]:
-        return step.sent_to(self._guarded, self.key, self._algorithm)
 
     async def _ask_both(self, step: Step) -> Answer:
         """Ask the share, and the store for what the share grants."""
@@ -133,13 +130,13 @@ class FailoverStore:
                 return here
             step = Step("reserve", granted)
         try:
-            answer = await self._send(step)
+            answer = await step.sent_to(self._guarded, self.key, self._algorithm)
             assert answer is not None
             taken = len(answer.instants)
         finally:
             for cost, instant in zip(granted[taken:], here.instants[taken:], strict=True):
                 self._fallback.refund(self._clock(), cost, instant)
-        self._server_answered()
+        self.outage.call_answered()
         self._note_answer(answer, None)
         wait = max(answer.retry_after, here.retry_after)
         return dataclasses.replace(answer, retry_after=wait)
@@ -156,15 +153,6 @@ class FailoverStore:
         self._fallback.forget()
         if self.outage.is_down:
             self._fallback.begin_outage()
-
-    def _server_answered(self) -> None:
-        outage = self.outage
-        if outage.is_down:
-            # A call from before the outage does not end it: the store has to get what was spent.
-            if outage.choice == "raise":
-                outage.call_answered()
-        elif outage.health.failures:
-            outage.health.call_answered()
 
     def _note_answer(self, answer: Answer, step: Step | None) -> None:
         """Keep the share as full as the record, by an answer to a step; None: it has counted it."""

@@ -243,10 +243,7 @@ class SharedSemaphore:
                 *(granted.lost, self._key),
             )
         self._forget_failures()
-        if self.outage.is_down:
-            self.outage.call_answered()
-        elif self.outage.health.failures:
-            self.outage.health.call_answered()
+        self.outage.call_answered()
         self._semaphore.add(granted.granted)
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
         self._known = (held, wanted)
@@ -302,7 +299,7 @@ class SharedSemaphore:
             outage.call_failed(error)
             pause = 2.0 * max(FIRST_PAUSE, outage.health.pause())  # a claim costs more than a probe
             error = outage.error_for(error)
-        elif outage.is_down:
+        else:
             outage.call_answered()  # it has answered all the same
         fair = len(outage.health.followers) / _RETRIES_PER_SECOND
         pause = max(min(pause, self.shared.lease / 3), fair) * random.uniform(0.5, 1.0)
