@@ -95,29 +95,30 @@ class FailoverStore:
         Raises:
             StoreUnavailable: The store does not answer, and nothing serves meanwhile.
         """
-        step = Step(method, costs, seconds)
-        share_counts = self.outage.choice == "local" and method in {"reserve", "peek"}
+        step, outage = Step(method, costs, seconds), self.outage
+        has_share = outage.choice == "local"
         # What was granted here is given back here. After the return it is recorded in the store for
         # an instant that is not known: it stays spent there, as does in an outage what the store
         # has granted.
         if not (isinstance(step.seconds, Here) or await self._is_away()):
             try:
-                if share_counts and self._share_holds():
+                if has_share and method in {"reserve", "peek"} and self._share_holds():
                     return await self._ask_both(step)
                 answer = await step.sent_to(self._guarded, self.key, self._algorithm)
             except StoreUnavailable as error:
                 self._begin_outage()
-                self.outage.call_failed(error)
-                if self.outage.choice == "raise":
-                    raise self.outage.error_for(error) from error.__cause__
+                outage.call_failed(error)
+                if outage.choice == "raise":
+                    raise outage.error_for(error) from error.__cause__
             except Exception:
-                self.outage.call_answered()  # it is an error of this record, not of the server
+                outage.call_answered()  # it is an error of this record, not of the server
                 raise
             else:
-                self.outage.call_answered()
+                outage.call_answered()
                 if answer is None:
                     return _TO_A_REFUND
-                self._note_answer(answer, step)
+                if has_share and not (outage.is_down or self._share_holds()):
+                    self._note_answer(answer, step.costs[: len(answer.instants)])
                 return answer
         return self._fallback.apply(self._clock(), step)
 
@@ -137,7 +138,6 @@ class FailoverStore:
             for cost, instant in zip(granted[taken:], here.instants[taken:], strict=True):
                 self._fallback.refund(self._clock(), cost, instant)
         self.outage.call_answered()
-        self._note_answer(answer, None)
         wait = max(answer.retry_after, here.retry_after)
         return dataclasses.replace(answer, retry_after=wait)
 
@@ -154,17 +154,12 @@ class FailoverStore:
         if self.outage.is_down:
             self._fallback.begin_outage()
 
-    def _note_answer(self, answer: Answer, step: Step | None) -> None:
-        """Keep the share as full as the record, by an answer to a step; None: it has counted it."""
-        outage = self.outage
-        if outage.choice == "local" and not (outage.is_down or self._share_holds()):
-            now, spent = self._clock(), 0.0
-            if step is not None and step.method == "reserve":
-                spent = total(step.costs[: len(answer.instants)])
-            self._fallback.note_answer(now, answer, spent)
-            is_idle = outage.task is None or outage.task.done()
-            if is_idle and self._fallback.must_count():
-                outage.begin_call(self._count_processes())
+    def _note_answer(self, answer: Answer, taken: Sequence[float]) -> None:
+        """Keep the share as full as the record, by an answer that has taken those costs."""
+        self._fallback.note_answer(self._clock(), answer, total(taken))
+        is_idle = self.outage.task is None or self.outage.task.done()
+        if is_idle and self._fallback.must_count():
+            self.outage.begin_call(self._count_processes())
 
     # ---- away and back ---------------------------------------------------------------------------
 
