@@ -4,9 +4,8 @@ Strategy. A part (`SharedBucket`, `SharedSemaphore`) decides what to send and wh
 answers; it has no task and no timer. While calls are due, one task makes them, then it ends: an
 idle limiter has none. A timer starts it when the part has a call for later.
 
-Invariant: of one part one call is under way at a time. Only the running task holds the engine, so a
-limiter is freed with the last reference to it; what it has to return to the store is sent all the
-same.
+Invariant: of one part one call is under way at a time. Nothing here holds the engine, so a limiter
+is freed with the last reference to it; what it has to return to the store is sent all the same.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
-from weakref import WeakMethod, ref
+from weakref import ref
 
 from aiothrottle.stores.health import Outage
 
@@ -99,7 +98,7 @@ class Caller:
         self.part: Part = part
         self._name = name
         self._now = now
-        self._serve = WeakMethod(serve)
+        self._serve = weakly(serve)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         # When the call under way began; infinity: there is none.
@@ -145,16 +144,10 @@ class Caller:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         # As with the consumer of the engine: a plain Task, in an empty context.
-        self._task = asyncio.Task(
-            self._run(loop, self._serve()), loop=loop, name=self._name, context=Context()
-        )
+        self._task = asyncio.Task(self._run(loop), loop=loop, name=self._name, context=Context())
         self._task.add_done_callback(self._ended, context=Context())
 
-    async def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        serve: Callable[[Exception | None], None] | None,
-    ) -> None:
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         part = self.part
         while isinstance(order := part.order(self._now()), Order):
             call, fill, fail = order
@@ -163,15 +156,13 @@ class Caller:
                 fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
                 raised = fail(error)
-                if serve is not None:
-                    serve(raised)
+                self._serve(raised)
                 del raised  # its traceback has this frame
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
             finally:
                 self._since = math.inf
-            if serve is not None:
-                serve(None)
+            self._serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
         self._set_timer(loop, order)
 
@@ -179,8 +170,7 @@ class Caller:
         if self._task is not task:
             return
         self._task = None  # it was cancelled, and its call is still due
-        if (serve := self._serve()) is not None:
-            serve(None)  # waiters that are still there need it now
+        self._serve(None)  # waiters that are still there need it now
         self.start(later=True)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
