@@ -1,12 +1,29 @@
-"""Imports the public names of a package when they are first used: few programs need them all.
+"""Imports what not every program needs: the public names of a package when they are first used.
 
 A package lists them twice: for type checkers as imports under their own names, which exports them,
-and for Python by `lazily`.
+and for Python by `lazily`. The modules that need another library import it in a block of `needs`.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from importlib import import_module
+
+
+@contextmanager
+def needs(library: str, extra: str) -> Generator[None]:
+    """Say in the error of an import in the block how to install the library.
+
+    Args:
+        library: The name that is imported.
+        extra: That of this package which installs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{library} is not there: pip install 'aiothrottle-client[{extra}]'", name=library
+        ) from error
 
 
 def lazily(

@@ -5,12 +5,10 @@
 
 from typing import ClassVar
 
-try:
+from aiothrottle._lazy import needs
+
+with needs("httpx", extra="httpx"):
     import httpx
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
-    ) from _error
 
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget

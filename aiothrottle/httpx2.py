@@ -5,12 +5,10 @@
 
 from typing import ClassVar
 
-try:
+from aiothrottle._lazy import needs
+
+with needs("httpx2", extra="httpx2"):
     import httpx2
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "httpx2 is not there: pip install 'aiothrottle-client[httpx2]'", name="httpx2"
-    ) from _error
 
 from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-try:
+from aiothrottle._lazy import needs
+
+with needs("emcache", extra="memcached"):
     from emcache import (
         Client,
         Item,
@@ -15,10 +17,6 @@ try:
         NotStoredStorageCommandError,
         StorageCommandError,
     )
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
-    ) from _error
 
 from aiothrottle._checks import shown
 from aiothrottle.stores.calls import Calls, send_alone

@@ -13,12 +13,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
-try:
+from aiothrottle._lazy import needs
+
+with needs("pymongo", extra="mongodb"):
     from pymongo import AsyncMongoClient, ReturnDocument
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "pymongo is not there: pip install 'aiothrottle-client[mongodb]'", name="pymongo"
-    ) from _error
 from pymongo.errors import DuplicateKeyError
 
 from aiothrottle._checks import check_number, shown

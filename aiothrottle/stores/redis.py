@@ -16,12 +16,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
-try:
+from aiothrottle._lazy import needs
+
+with needs("redis", extra="redis"):
     from redis.asyncio import Redis, RedisCluster
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "redis is not there: pip install 'aiothrottle-client[redis]'", name="redis"
-    ) from _error
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
