@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
 from contextvars import Context
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -187,13 +187,9 @@ class Calls(Generic[_Call]):
         if task.cancelled():
             # Code that cancels all tasks is about to close the loop: a new task would be left over,
             # and so would calls that wait for one.
-            self._fail_waiting(queue, StoreUnavailable(f"{self._server}: the call was cancelled"))
+            _fail(queue.waiting, StoreUnavailable(f"{self._server}: the call was cancelled"))
         else:
             self._dispatch(queue)
-
-    def _fail_waiting(self, queue: _Queue[_Call], error: StoreUnavailable) -> None:
-        _fail(queue.waiting, error)
-        queue.waiting.clear()
 
     # ---- one round trip --------------------------------------------------------------------------
 
@@ -208,7 +204,7 @@ class Calls(Generic[_Call]):
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)
             if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
-                self._fail_waiting(queue, error)
+                _fail(queue.waiting, error)
             raise
         queue.answered_at, queue.failed_for = clock(), 0.0
         if len(replies) != len(calls):
@@ -261,13 +257,14 @@ def _this_task() -> "asyncio.Task[Any]":
     return task
 
 
-def _fail(items: Iterable[tuple[Any, _Waiter]], error: StoreUnavailable) -> None:
-    """Give each an error of its own: an error raised twice collects two tracebacks."""
+def _fail(items: MutableSequence[tuple[Any, _Waiter]], error: StoreUnavailable) -> None:
+    """Remove all, and give each an error of its own: one raised twice collects two tracebacks."""
     for _, waiter in items:
         if not waiter.done():
             own = StoreUnavailable(*error.args)
             own.__cause__ = error.__cause__
             waiter.set_exception(own)
+    items.clear()
 
 
 # ---- a loop that is blocked ----------------------------------------------------------------------
