@@ -67,14 +67,15 @@ class Fallback:
     1.0
     """
 
-    __slots__ = ("_algorithm", "_given", "_outage", "_record", "spent")
+    __slots__ = ("_given", "_outage", "_record", "algorithm", "spent")
 
     def __init__(
         self, outage: Outage, local_share: float | None, algorithm: Algorithm[Any]
     ) -> None:
         self._outage = outage
         self._given = None if local_share is None else min(1 / local_share, _MOST)
-        self._algorithm = algorithm
+        #: Decides in the store.
+        self.algorithm: Algorithm[Any] = algorithm
         self.forget()
 
     def forget(self) -> None:
@@ -84,13 +85,13 @@ class Fallback:
         # What all processes are known to have spent, and assumed to spend; None unless "local".
         self._record: Record | None = None
         if self._outage.choice == "local":
-            self._record = Record(self._algorithm.start())
+            self._record = Record(self.algorithm.start())
 
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
         """Continue with another algorithm; what was spent stays spent."""
         if self._record is not None:
-            self._record.state = inherit(algorithm, self._algorithm, self._record.state, now)
-        self._algorithm = algorithm
+            self._record.state = inherit(algorithm, self.algorithm, self._record.state, now)
+        self.algorithm = algorithm
 
     @property
     def _divisor(self) -> float:
@@ -104,11 +105,11 @@ class Fallback:
     @property
     def reserves_ahead(self) -> bool:
         """Whether it grants tokens for later instants, as `SharedWaitUntil` needs it."""
-        return self._record is not None and isinstance(self._algorithm, WaitUntil)
+        return self._record is not None and isinstance(self.algorithm, WaitUntil)
 
     def note_answer(self, now: float, answer: Answer, spent: float) -> None:
         """Take in an answer of the store, which has just granted `spent` tokens to this process."""
-        algorithm, record = self._algorithm, self._record
+        algorithm, record = self.algorithm, self._record
         assert record is not None  # it is asked with "local" only
         if isinstance(algorithm, WaitUntil):  # its remaining tokens are all or nothing
             unseen = answer.reset_after - record.reset_after(algorithm, now)
@@ -123,7 +124,7 @@ class Fallback:
 
     def begin_outage(self) -> None:
         """Count what is granted from now on, as the store fails."""
-        self.spent = Spent(memory_of(self._algorithm))
+        self.spent = Spent(memory_of(self.algorithm))
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class Fallback:
         for place, cost in enumerate(costs):
             wait = self._wait(now, cost)
             if wait > longest:
-                if max_wait(self._algorithm) <= longest < wait < math.inf:
+                if max_wait(self.algorithm) <= longest < wait < math.inf:
                     # Rejected requests count, as in a store.
                     self._count(now, total(costs[place:]))
                 return self._answer(now, tuple(instants), wait)
@@ -160,19 +161,19 @@ class Fallback:
             self.spent.add(now, cost)
         if self._record is None:
             return
-        capacity = self._algorithm.capacity
+        capacity = self.algorithm.capacity
         rest = common(cost * divisor, _MOST_STEPS * capacity)
         while rest:
             # What is more than the capacity is taken as soon as it fits: so one of eight processes
             # that share two per minute starts one request every four minutes.
             part = common(rest, capacity)
-            self._record.reserve(self._algorithm, now, [part], math.inf)
+            self._record.reserve(self.algorithm, now, [part], math.inf)
             rest -= part
 
     def _count(self, now: float, cost: float) -> None:
         """Count a cost that was spent already, whether it fits or not."""
         if self._record is not None:
-            self._record.record(self._algorithm, now, cost)
+            self._record.record(self.algorithm, now, cost)
         if self.spent is not None:
             self.spent.add(now, cost)
 
@@ -180,8 +181,8 @@ class Fallback:
         """Give back what was granted for that instant here, except what exceeded the capacity."""
         if isinstance(instant, Here):
             if self._record is not None:
-                back = common(cost * instant.divisor, self._algorithm.capacity)
-                self._record.refund(self._algorithm, now, back, instant)
+                back = common(cost * instant.divisor, self.algorithm.capacity)
+                self._record.refund(self.algorithm, now, back, instant)
             if self.spent is not None:
                 self.spent.subtract(cost, instant)
 
@@ -198,14 +199,14 @@ class Fallback:
         """Seconds after which it may grant the cost by itself; infinity if it never does."""
         if self._record is None:
             return math.inf
-        first = common(cost * self._divisor, self._algorithm.capacity)
-        return self._record.peek(self._algorithm, now, first).retry_after
+        first = common(cost * self._divisor, self.algorithm.capacity)
+        return self._record.peek(self.algorithm, now, first).retry_after
 
     def _answer(self, now: float, instants: tuple[float, ...], wait: float) -> Answer:
-        capacity = self._algorithm.capacity
+        capacity = self.algorithm.capacity
         remaining, reset_after = nothing(capacity), 0.0
         if self._record is not None:
-            known = self._record.peek(self._algorithm, now, 0.0)
+            known = self._record.peek(self.algorithm, now, 0.0)
             remaining, reset_after = known.remaining / self._divisor, known.reset_after
         elif self._outage.choice == "open":
             remaining = capacity
@@ -219,15 +220,15 @@ class Fallback:
 
     def most_counting(self, now: float) -> float:
         """Return how many of them the store has to count, at the most: a debt is bounded."""
-        if self._record is not None and isinstance(self._algorithm, WaitUntil):
-            seconds = self._record.reset_after(self._algorithm, now)
-            return seconds / self._algorithm.interval / self._divisor
-        return _most(self._algorithm)
+        if self._record is not None and isinstance(self.algorithm, WaitUntil):
+            seconds = self._record.reset_after(self.algorithm, now)
+            return seconds / self.algorithm.interval / self._divisor
+        return _most(self.algorithm)
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether a new fallback would answer the same."""
         record = self._record
-        is_fresh = record is None or record.reset_after(self._algorithm, now) == 0.0
+        is_fresh = record is None or record.reset_after(self.algorithm, now) == 0.0
         return not self.total(now) and is_fresh
 
 

@@ -59,7 +59,6 @@ class FailoverStore:
         self._guarded = store
         #: Of the record.
         self.key: Key = key
-        self._algorithm = algorithm
         self._clock = clock
         #: Whether the store fails, and what serves then.
         self.outage: Outage = Outage(
@@ -80,7 +79,6 @@ class FailoverStore:
 
     def use(self, algorithm: Algorithm[Any]) -> None:
         """Continue with another algorithm."""
-        self._algorithm = algorithm
         self._fallback.use(algorithm, self._clock())
 
     def _share_holds(self) -> bool:
@@ -104,7 +102,7 @@ class FailoverStore:
             try:
                 if has_share and method in {"reserve", "peek"} and self._share_holds():
                     return await self._ask_both(step)
-                answer = await step.sent_to(self._guarded, self.key, self._algorithm)
+                answer = await step.sent_to(self._guarded, self.key, self._fallback.algorithm)
             except StoreUnavailable as error:
                 self._begin_outage()
                 outage.call_failed(error)
@@ -131,7 +129,7 @@ class FailoverStore:
                 return here
             step = Step("reserve", granted)
         try:
-            answer = await step.sent_to(self._guarded, self.key, self._algorithm)
+            answer = await step.sent_to(self._guarded, self.key, self._fallback.algorithm)
             assert answer is not None
             taken = len(answer.instants)
         finally:
@@ -210,7 +208,7 @@ class FailoverStore:
         return self._probe if is_needed else None
 
     async def _probe(self) -> None:
-        store, key, algorithm = self._guarded, self.key, self._algorithm
+        store, key, algorithm = self._guarded, self.key, self._fallback.algorithm
         try:
             await store.peek(key, algorithm, 0.0)
             # A server that is read-only, and one whose disk is full, answers all but a change.
@@ -237,8 +235,8 @@ class FailoverStore:
             outage.end()
 
     async def _record_spent(self) -> None:
-        store, key, algorithm, fallback = self._guarded, self.key, self._algorithm, self._fallback
-        spent = fallback.spent
+        fallback, spent = self._fallback, self._fallback.spent
+        store, key, algorithm = self._guarded, self.key, fallback.algorithm
         assert spent is not None
         try:
             most = fallback.most_counting(self._clock())
@@ -274,7 +272,7 @@ class FailoverStore:
             self.recorded = None
         # It stays spent; the next call raises the same.
         with contextlib.suppress(StoreUnavailable, ValueError):
-            await self._guarded.refund(self.key, self._algorithm, cost, instant)
+            await self._guarded.refund(self.key, self._fallback.algorithm, cost, instant)
 
     async def _count_processes(self) -> None:
         # The count stays as it was. A TypeError: the store takes its own algorithms only.
