@@ -244,7 +244,6 @@ class SharedBucket:
         #: The algorithm that decides in the store.
         self.algorithm: Algorithm[Any] = algorithm
         self.store.use(algorithm)
-        self._has_resources = isinstance(algorithm, PerResource)
         self._size_calls()
         # Seconds that others have reserved ahead, if that is more than `max_reservation`.
         self._others_ahead = 0.0
@@ -498,7 +497,7 @@ class SharedBucket:
     def _prefetched(self, now: float, costs: list[float]) -> list[float]:
         """Return the costs to reserve beyond those of the waiters."""
         prefetch, batching = self._prefetch, self.batching
-        if self._has_resources:
+        if isinstance(self.algorithm, PerResource):
             return []  # the next request may need others
         if prefetch.given is not None:
             tokens = self._remaining(now, costs, math.floor(prefetch.given.limit))
@@ -537,7 +536,7 @@ class SharedBucket:
         taken = len(answer.instants)
         now = self.note(answer)
         self._note_others_ahead(answer, ahead)
-        if not self._has_resources:  # of which any one can be spent
+        if not isinstance(self.algorithm, PerResource):  # of which any one can be spent
             self._note_others(answer, math.fsum(costs[:taken]))
         if self._round_trip.note(now - begun):
             self._size_calls()
