@@ -221,17 +221,19 @@ class _Mark(NamedTuple):
 # ---- the record of a `WaitUntil` -----------------------------------------------------------------
 
 
+_NUMBERS = ("seen", "ahead", "last", "level", "level_at")
+
+
 def _fields_of(data: bytes) -> _Document:
     """Return the fields with the numbers of the bytes of a record."""
-    _, seen, ahead, last = HEAD.unpack_from(data)
+    _, *times = HEAD.unpack_from(data)
     state = _ANY.load(data[HEAD.size :])
-    level = {"level": state.tokens, "level_at": state.at}
-    return {"seal": _SEAL, "seen": seen, "ahead": ahead, "last": last, **level}
+    return {"seal": _SEAL, **dict(zip(_NUMBERS, (*times, state.tokens, state.at), strict=True))}
 
 
 def _bytes_of(document: _Document) -> bytes:
     """Return the bytes of the record with these fields; none if one is missing, or no number."""
-    numbers = [document.get(name) for name in ("seen", "ahead", "last", "level", "level_at")]
+    numbers = [document.get(name) for name in _NUMBERS]
     if not all(type(each) in {float, int} for each in numbers):
         return b""
     *times, level, at = cast("list[float]", numbers)
