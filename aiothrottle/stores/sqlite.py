@@ -86,8 +86,6 @@ class SQLiteStore(SwapStore):
     >>> store = SQLiteStore("limits.db")
     """
 
-    __slots__ = ("_calls", "_clock", "_path", "_patience", "_threads")
-
     def __init__(
         self,
         path: str | os.PathLike[str],
