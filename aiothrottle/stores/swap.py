@@ -118,8 +118,8 @@ class SwapStore(SlotStore):
         parts_of(key)  # checks it, so `load` and `swap` need not
         contention, clock = self._contention, asyncio.get_running_loop().time
         for lost in range(_ATTEMPTS):
-            if pause := contention.pause(key, clock(), lost):
-                await asyncio.sleep(pause)
+            if longest := contention.longest_pause(key, clock(), lost):
+                await asyncio.sleep(random.uniform(0.0, longest))  # the others pause as long
             begun = clock()
             data, mark, there = await self.load(key)
             changed, seconds, result = change(data, there)
@@ -189,18 +189,14 @@ class Contention:
         """Return the number of keys that are remembered."""
         return len(self._keys)
 
-    def pause(self, key: Key, now: float, lost: int = 0) -> float:
-        """Return the seconds before the next attempt, by chance: the others pause as long.
+    def longest_pause(self, key: Key, now: float, lost: int = 0) -> float:
+        """Return the most seconds to pause before the next attempt.
 
         Args:
             key: The key of the record.
             now: The time, in seconds.
             lost: How many swaps this call has lost.
         """
-        return random.uniform(0.0, self.longest_pause(key, now, lost))
-
-    def longest_pause(self, key: Key, now: float, lost: int = 0) -> float:
-        """Return the most seconds that `pause` returns."""
         known = self._keys.get(key)
         if known is None:
             return 0.0
