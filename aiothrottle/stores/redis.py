@@ -316,9 +316,6 @@ class _Nodes:
     def __init__(self, client: Any, exceptions: ModuleType) -> None:  # noqa: ANN401 - the driver's own
         self._client = client
         self._exceptions = exceptions
-        self._redirections: Any = (
-            *(exceptions.MovedError, exceptions.AskError, exceptions.TryAgainError),
-        )
         # Whether the driver knows the nodes. If not, its `aclose` closes nothing, not even the
         # connections that calls to a node have opened.
         self._is_initialized = False
@@ -349,7 +346,7 @@ class _Nodes:
             return await self._follow(call)
         try:
             return await self._send_to(node, call, record)
-        except self._redirections:
+        except (self._exceptions.AskError, self._exceptions.TryAgainError):  # or a `MovedError`
             return await self._follow(call)
 
     async def _follow(self, call: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401
