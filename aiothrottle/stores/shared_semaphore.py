@@ -192,9 +192,8 @@ class SharedSemaphore:
             is_due = self.outage.is_back or (bool(wanted) and self._held_before is None)
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
-            is_woken = self._is_woken and bool(wanted)
-            is_other = bool(wanted) and self._claimed is not self.shared
-            is_due = is_woken or is_other or bool(self._tries) or (held, wanted) != known
+            is_stale = wanted and (self._is_woken or self._claimed is not self.shared)
+            is_due = bool(is_stale or self._tries) or (held, wanted) != known
         return 0.0 if is_due else max(0.0, self._ask_at - now)
 
     def _count(self) -> tuple[int, int]:
