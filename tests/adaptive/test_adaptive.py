@@ -221,6 +221,14 @@ def test_long_pauses_make_probes_rarer() -> None:
     one.drive(60)
     one.throttled(one.now + 1.0, one.now + 0.9, pause=8.0)
     assert one.state.scale == 96  # twelve
+    one = Rated(10, 0.1, 1000)
+    for at in (0.0, 1.0, 2.0):  # so the server is closed for two seconds
+        one.throttled(at + 0.1, at, pause=0.5)
+    one.now = 3.0
+    one.drive(12)
+    used = one.state.used
+    one.throttled(one.now + 0.1, one.now, pause=0.5)
+    assert one.state.scale == pytest.approx(2 * used, rel=0.1)
 
 
 def test_reported_rate_is_what_is_throttled_next() -> None:

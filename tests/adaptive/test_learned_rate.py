@@ -441,6 +441,17 @@ def test_rate_is_given_up_after_long_without_429s_and_comes_back_with_one() -> N
         assert event(evidence, 50000.0, throttled=1, admitted=0) == search.rate
 
 
+def test_rate_near_a_given_one_is_given_up_earlier() -> None:
+    for search, seconds in (
+        (RateState(19.5), 600.0),
+        (RateState(19.7), 30.0),
+        (RateState(19.7, pause=60.0), 180.0),  # of a long window, which may not be full before
+    ):
+        evidence = Evidence(20.0, slots=LearnedSlots(most=0.0))
+        event(evidence, 0.0, throttled=8, admitted=20)
+        assert given_up_after(evidence, search, every=10.0) == seconds
+
+
 def test_first_429_is_a_limit_if_others_use_it() -> None:
     evidence = evidence_of_a_rate()
     begun = evidence.throttled(0.1, 0.0, 1.0, in_flight=1, sent=1, undecided=1, of_all=20.0)
