@@ -6,7 +6,7 @@ request that has it may be cancelled.
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
@@ -229,6 +229,36 @@ async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
 
 
 # ---- the role is left ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@virtual
+async def test_trial_of_a_client_passes_the_role_on_without_a_report(*, fails: bool) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"body"
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(2.0)
+        return httpx.Response(200, content=body())
+
+    def settle(_: object) -> None:
+        raise ZeroDivisionError
+
+    limiter = RateLimiter(1000)
+    await throttle(limiter)
+    server = httpx.MockTransport(answer)
+    transport = ThrottledTransport(limiter, transport=server, settle=settle)
+    async with httpx.AsyncClient(transport=transport) as client:
+        trial = asyncio.create_task(client.get("http://server"))
+        await turns()
+        senders = Senders(limiter, 3)
+        assert await senders.sent(SOON) == 0
+        if not fails:
+            trial.cancel()
+        assert await senders.sent(2.0) == 1
+        with pytest.raises(ZeroDivisionError if fails else asyncio.CancelledError):
+            await trial
+    await senders.end()
 
 
 @pytest.mark.parametrize("after_turns", range(5))
