@@ -1,6 +1,5 @@
 """A throttled httpx client whose network is a script, for tests in virtual time."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -19,14 +18,13 @@ class Script(httpx.AsyncBaseTransport):
 
     def __init__(self, *steps: Step) -> None:
         self._steps = steps
-        #: When each attempt began.
+        #: When each attempt began, and its URL.
         self.times: list[float] = []
-        #: How many there were for each URL.
-        self.seen: dict[str, int] = defaultdict(int)
+        self.urls: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.times.append(now())
-        self.seen[str(request.url)] += 1
+        self.urls.append(str(request.url))
         step = self._steps[min(len(self.times), len(self._steps)) - 1]
         if isinstance(step, Exception):
             raise step

@@ -16,7 +16,7 @@ from tests.integrations.clients import always
 from tests.integrations.scripted import Script, Step
 from tests.support.virtually import turns, virtual
 
-A, B = "http://a/", "http://b/"
+A, B, C = "http://a/", "http://b/", "http://c/"
 #: Any drawn delay is a second, and so is any pause without a Retry-After.
 EXACT: dict[str, Any] = {
     "jitter": "decorrelated",
@@ -138,15 +138,15 @@ async def test_retry_after_beyond_the_longest_pause_is_waited_for() -> None:
 
 
 @virtual
-async def test_throttled_request_precedes_waiting_ones() -> None:
-    script = Script(429, 200)
+async def test_throttled_request_precedes_waiting_ones_twice() -> None:
+    script = Script(429, 429, 200)
     limiter = RateLimiter(concurrency_limit=1)
-    others = {B: {"cost": 1}, "http://c/": {"priority": 1}}
+    others = {B: {"cost": 1}, C: {"priority": 1}}
     async with script.client(limiter, retry=Retry(**EXACT)) as client:
         given = [client.get(url, extensions={"aiothrottle": it}) for url, it in others.items()]
         await asyncio.gather(client.get(A), *given)
     # Its priority is added to that of its caller.
-    assert list(script.seen.items()) == [(A, 2), ("http://c/", 1), (B, 1)]
+    assert script.urls == [A, A, C, A, B]
 
 
 @virtual

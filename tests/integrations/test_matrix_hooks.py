@@ -476,7 +476,10 @@ async def test_raised_status_is_settled_too() -> None:
         async with serve(SESSION, settle, answer(400), raise_for_status=True) as at:
             with pytest.raises(Exception, match=error):
                 await at.send()
-    assert (readers.statuses, readers.ends) == ([400], [[False]])
+    async with serve(SESSION, readers, answer(400)) as at:
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await at.client.raw.ws_connect(at.url)
+    assert (readers.statuses, readers.ends) == ([400, 400], [[False], [False]])
 
 
 BOMB = gzip.compress(bytes(1 << 22))
