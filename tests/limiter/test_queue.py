@@ -109,6 +109,12 @@ async def test_full_queue_rejects_further_requests() -> None:
     waiter.cancel()
     await turns()
     assert await visit(limiter) == 4  # in the place of the one that was cancelled
+    limiter = RateLimiter(algorithm=WaitUntil(1, raise_after=1, limit=10), max_queue=2)
+    await visit(limiter)
+    waiting = await queued(limiter)
+    for _ in range(2):  # one that is rejected counts, but waits for nothing
+        await rejection(limiter, timeout=9)
+    assert await together(*waiting) == [5]
 
 
 async def test_reported_wait_behind_a_queue_is_exact() -> None:

@@ -79,6 +79,15 @@ async def test_settle_charges_and_refunds_at_once() -> None:
         assert (permit.cost, permit.costs) == (1, {"requests": 1, "tokens": 12})
     assert await visit(limiter) == 2  # a debt of tokens delays only those that need some
     assert await visit(limiter, {"tokens": 1}) == 3
+    await asyncio.sleep(1)
+    permit = await limiter.acquire({"tokens": 1})
+    for tokens in (2, 3):
+        await asyncio.sleep(0.25)
+        permit.settle({"requests": 1, "tokens": tokens})
+    for tokens in (3, 2):
+        permit.settle({"requests": 0, "tokens": tokens})
+    await asyncio.sleep(0.8)  # what was charged last is refunded first
+    assert await left_of_each(limiter) == {"requests": 3, "tokens": 10}
 
 
 async def test_known_wait_for_tokens_rejects_at_once() -> None:

@@ -214,6 +214,12 @@ async def test_longer_period_counts_what_was_sent_not_what_might_have_been() -> 
         await asyncio.sleep(10)
     limiter.update(rate_limit="500/h")
     assert 100 < (await limiter.peek()).remaining <= 500 - 359
+    limiter = RateLimiter("20/s")
+    for tokens, wait in ((1, 0.5), (19, 0.7), (1, 0.0)):  # the first has left the window by then
+        await starts(limiter, tokens)
+        await asyncio.sleep(wait)
+    limiter.update(rate_limit="100/h")
+    assert (await limiter.peek()).remaining == 79
 
 
 @given(
