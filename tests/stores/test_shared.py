@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import math
 import random
 from typing import Any, TypeAlias
@@ -304,6 +305,15 @@ async def test_refunds_go_to_the_waiters_of_all_processes(processes: int) -> Non
     assert max(ends) <= 400, "it is 240 s for the final costs, and 1200 s for those before"
     assert min(ends) >= 0.4 * max(ends), "each process gets its part"
     assert store.calls["reserve"] <= 8 * 200
+
+
+async def test_refund_finds_its_reservation_by_a_moving_clock() -> None:
+    clock = itertools.count(0.0, 1e-6).__next__
+    limiter = RateLimiter("10/h", store=MemoryStore(), key="k", clock=clock)
+    async with limiter.throttle(5) as permit:
+        permit.settle(2)
+    await rest()
+    assert (await limiter.peek()).remaining == 8
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])
