@@ -7,7 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from aiothrottle import AttemptThrottled, KeyedRateLimiter, RateLimiter, ThrottleTimeout
+from aiothrottle import (
+    AdaptiveConcurrency,
+    AttemptThrottled,
+    KeyedRateLimiter,
+    RateLimiter,
+    ThrottleTimeout,
+)
 from aiothrottle.events import Event, Paused, Retried
 from aiothrottle.headers import Profile
 from aiothrottle.httpx import ThrottledTransport
@@ -147,6 +153,17 @@ async def test_throttled_request_precedes_waiting_ones_twice() -> None:
         await asyncio.gather(client.get(A), *given)
     # Its priority is added to that of its caller.
     assert script.urls == [A, A, C, A, B]
+
+
+@pytest.mark.parametrize(("status", "slots"), [(403, 4), (500, 2)])
+@virtual
+async def test_forbidden_requests_remove_no_slots_as_failures_do(status: int, slots: int) -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 4))
+    async with Script(status).client(limiter, retry=Retry(attempts=1)) as client:
+        for _ in range(12):
+            await client.get(A)
+            await asyncio.sleep(1)
+    assert limiter.statistics().concurrency_limit == slots
 
 
 @virtual
