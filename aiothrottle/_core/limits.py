@@ -118,7 +118,14 @@ class Limits:
     @property
     def text(self) -> str:
         """The limits as the user wrote them."""
-        return _text_of(self.rate_limit, self.algorithm, self.concurrency_limit)
+        rate_limit, slots = self.rate_limit, self.concurrency_limit
+        if isinstance(rate_limit, Mapping):
+            return ", ".join(f"{name} {_text(rates)}" for name, rates in rate_limit.items())
+        if rate_limit is not None:
+            return "rate_limit='server'" if rate_limit == SERVER else _text(rate_limit)
+        if self.algorithm is not None:
+            return repr(self.algorithm)
+        return "no limit" if slots is None else f"concurrency_limit={slots!r}"
 
     @property
     def burst_of_requests(self) -> float | None:
@@ -417,21 +424,6 @@ def _rates(rate_limit: _Rates | Mapping[str, _Rates] | None) -> list[Rate]:
 
 def _fastest(rates: Sequence[Rate]) -> Rate:
     return max(rates, key=lambda rate: rate.limit / rate.period)
-
-
-def _text_of(
-    rate_limit: RateLimit | Literal["server"] | None,
-    algorithm: AlgorithmLike | None,
-    concurrency_limit: ConcurrencyLimit | None,
-) -> str:
-    """Return limits as the user wrote them."""
-    if isinstance(rate_limit, Mapping):
-        return ", ".join(f"{name} {_text(rates)}" for name, rates in rate_limit.items())
-    if rate_limit is not None:
-        return "rate_limit='server'" if rate_limit == SERVER else _text(rate_limit)
-    if algorithm is not None:
-        return repr(algorithm)
-    return "no limit" if concurrency_limit is None else f"concurrency_limit={concurrency_limit!r}"
 
 
 def _text(rate_limit: _Rates | AdaptiveRate) -> str:
