@@ -220,7 +220,7 @@ class Limits:
     ) -> Plan:
         """Make the plan of rates that stay."""
         guard, burst = self.guard, self.burst
-        _check_choice(burst, self.algorithm, guard, _names_of(rate_limit))
+        self._check_choice(_names_of(rate_limit))
         if rate_limit is None:
             if guard or burst is not None:
                 raise ValueError("guard and burst say how a rate_limit is used: give one")
@@ -242,6 +242,28 @@ class Limits:
             control.begin_small()
         algorithm = control.algorithm if control.measured.seconds else unguarded
         return Plan(algorithm, recipe.rates, guard=control)
+
+    def _check_choice(self, resources: Sequence[str]) -> None:
+        """Raise if burst, algorithm or guard is invalid for any rate of these resources."""
+        burst = self.burst
+        if self.guard != AUTO:
+            check_number("guard", self.guard, "seconds", none='"auto"')
+        if burst is not None and resources:
+            if not isinstance(burst, Mapping):
+                raise TypeError(
+                    f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
+                    f"got {shown(burst)}"
+                )
+            for name, tokens in burst.items():
+                if name not in resources:
+                    raise ValueError(
+                        f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
+                    )
+                check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
+        else:
+            check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
+        if self.algorithm is not None:
+            check_members(self.algorithm)
 
     def check_resources(self, rate_limit: object) -> None:
         """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
@@ -495,30 +517,3 @@ def check_shareable(plan: Plan) -> None:
             f"{plan.algorithm!r} rejects requests by the wait: of such algorithms a store shares "
             "a WaitUntil only, alone"
         )
-
-
-def _check_choice(
-    burst: Burst | None,
-    algorithm: AlgorithmLike | None,
-    guard: Guard | None,
-    resources: Sequence[str] = (),
-) -> None:
-    """Raise if a burst, an algorithm or a guard is invalid for any rate of these resources."""
-    if guard != AUTO:
-        check_number("guard", guard, "seconds", none='"auto"')
-    if burst is not None and resources:
-        if not isinstance(burst, Mapping):
-            raise TypeError(
-                f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
-                f"got {shown(burst)}"
-            )
-        for name, tokens in burst.items():
-            if name not in resources:
-                raise ValueError(
-                    f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
-                )
-            check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
-    else:
-        check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
-    if algorithm is not None:
-        check_members(algorithm)
