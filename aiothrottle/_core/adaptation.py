@@ -464,18 +464,17 @@ class Adaptation:
 
     def _plan_of(self, rate_limit: RateLimit | None, shared: "SharedBucket | None") -> Plan:
         """Check a new rate limit, and return its plan."""
-        limits, shares = self.limits, shared is not None
+        limits = self.limits
         if rate_limit is not None:
             limits.check_resources(rate_limit)
         if rate_limit is None and isinstance(limits.algorithm, type | None):
             plan = Plan(Unlimited())  # whatever burst and guard there were
-            if shares:
-                check_shareable(plan)
         else:
-            plan = limits.plan_for(rate_limit, shared=shares, before=self.feedback)
+            plan = limits.plan_for(rate_limit, shared=shared is not None, before=self.feedback)
         if shared is not None:
+            check_shareable(plan)
             shared.check(plan.algorithm)
-        if limits.shares_slots and not shares:
+        elif limits.shares_slots:
             raise ValueError(
                 "this limiter shares only its slots: to share a rate too, make a new limiter"
             )

@@ -167,7 +167,10 @@ class Limits:
             shared: Whether the rate is shared through a store.
         """
         if self.rate_limit != SERVER:
-            return self.plan_for(self.rate_limit, shared=shared)
+            plan = self.plan_for(self.rate_limit, shared=shared)
+            if shared:
+                check_shareable(plan)
+            return plan
         if shared:
             raise ValueError(
                 "rate_limit='server' holds for one process: with a store, give a fixed rate"
@@ -197,29 +200,14 @@ class Limits:
                 burst are kept.
             of_server: Whether the server has reported it: a small one is no error of the user.
         """
-        burst, guard = self.burst, self.guard
+        guard, burst = self.guard, self.burst
         if isinstance(rate_limit, AdaptiveRate):
             if guard or burst is not None or self.algorithm is not None:
                 raise ValueError(
                     "an AdaptiveRate has an algorithm of its own: no burst, algorithm or guard"
                 )
             pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
-            plan = Plan(pace, rate=RateControl(rate_limit))
-        else:
-            plan = self._fixed(rate_limit, shared, before, of_server)
-        if shared:
-            check_shareable(plan)
-        return plan
-
-    def _fixed(
-        self,
-        rate_limit: _Rates | Mapping[str, _Rates] | None,
-        shared: bool,
-        before: Feedback | None,
-        of_server: bool,
-    ) -> Plan:
-        """Make the plan of rates that stay."""
-        guard, burst = self.guard, self.burst
+            return Plan(pace, rate=RateControl(rate_limit))
         self._check_choice(_names_of(rate_limit))
         if rate_limit is None:
             if guard or burst is not None:
