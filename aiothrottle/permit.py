@@ -290,13 +290,15 @@ class Permit:
 
     def _update_quotas(self, quotas: Sequence[ReportedQuota], *, evenly: bool) -> None:
         """Keep the limiter to quotas that are checked already."""
-        self._engine.update_quotas(
+        engine = self._engine
+        engine.adaptation.update_quotas(
             quotas,
             sent_at=self._sent_at,
             cost=self._tokens,
-            held=self._held is True,
+            in_flight=engine.in_flight - (self._held is True),  # sent since, or not counted yet
             evenly=evenly,
         )
+        engine.reconsider()
 
     def report_success(self) -> None:
         """Report that the server has answered the request, with any status but a 429.

@@ -1303,30 +1303,6 @@ class Engine:
         if self.adaptation.adopt_rate(rates):
             self.reconsider()
 
-    def update_quotas(
-        self,
-        quotas: Sequence[ReportedQuota],
-        *,
-        sent_at: float,
-        cost: float,
-        held: bool,
-        evenly: bool,
-    ) -> None:
-        """Keep to the quotas that the server reported to a request.
-
-        Args:
-            quotas: The quotas.
-            sent_at: When the request was sent.
-            cost: Its tokens.
-            held: Whether its permit is held.
-            evenly: Whether what remains is spread until the reset.
-        """
-        in_flight = self.in_flight - held  # sent since, or not counted yet
-        self.adaptation.update_quotas(
-            quotas, sent_at=sent_at, cost=cost, in_flight=in_flight, evenly=evenly
-        )
-        self.reconsider()
-
     def expect_outcomes(self) -> None:
         """Begin with a small burst, which opens with the reported outcomes."""
         if self.adaptation.expect_outcomes():
