@@ -635,8 +635,7 @@ class Engine:
                 return above.arrive(waiter.above)
             return None if waiter.above.started else above.resume(waiter.above)
         except ThrottleTimeout as error:
-            self.observers.reject("timeout")
-            raise self._timeout_error(error.retry_after, error.timeout, waiter) from None
+            raise self._time_out(error.retry_after, error.timeout, waiter) from None
 
     def _descend(self, waiter: Waiter) -> None:
         """Leave the queue above, or give back the grant from above."""
@@ -898,8 +897,7 @@ class Engine:
             self._queue_charge(waiter, now)
         elif wait <= timeout:
             return
-        self.observers.reject("timeout")
-        raise self._timeout_error(wait, timeout, waiter)
+        raise self._time_out(wait, timeout, waiter)
 
     def _queue_charge(self, waiter: Waiter, now: float) -> None:
         """Have a rejected request charged, if the algorithm does that, behind those ahead of it."""
@@ -921,12 +919,18 @@ class Engine:
             self.queue.remove(head)
 
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
-        """Count a rejected waiter whose timeout has passed, and return the error to raise."""
-        self.observers.reject("timeout")
-        return self._timeout_error(self.estimate(self.bucket.now(), waiter), waiter.timeout, waiter)
+        """Count a waiter whose timeout has passed, and return the error to raise."""
+        return self._time_out(self.estimate(self.bucket.now(), waiter), waiter.timeout, waiter)
 
-    def _timeout_error(self, wait: float, timeout: float | None, waiter: Waiter) -> ThrottleTimeout:
-        """Return the error of a timeout, which names the limiter above if that is the cause."""
+    def _time_out(self, wait: float, timeout: float | None, waiter: Waiter) -> ThrottleTimeout:
+        """Count a rejected waiter, and return its error, which names a limiter above as the cause.
+
+        Args:
+            wait: Seconds that the waiter would have to wait.
+            timeout: Seconds that it may.
+            waiter: The waiter.
+        """
+        self.observers.reject("timeout")
         by = self.limiting(waiter)
         title = None if by is self else by.observers.title
         return ThrottleTimeout(
@@ -1043,8 +1047,7 @@ class Engine:
         if self.shared.first_deadline == math.inf:
             return
         for waiter, wait in self.shared.in_vain():
-            self.observers.reject("timeout")
-            fail(waiter, self._timeout_error(wait, waiter.timeout, waiter))
+            fail(waiter, self._time_out(wait, waiter.timeout, waiter))
 
     def _grant(self) -> float:
         """Grant to all waiters that may start now.
