@@ -15,7 +15,7 @@ is taken for chance before six events, and twice as many after a mistake.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # Responses of which the spread is taken.
 _LAST = 500
@@ -382,10 +382,7 @@ class LearnedBurst:
     def with_limit(self, most: float, interval: float) -> "LearnedBurst":
         """Return what was learned, for another limit."""
         size = math.inf if self.size >= self.most else self.size
-        other = LearnedBurst(most, interval, size, self.steps, self.wait)
-        other._cut_at = self._cut_at
-        other._grew, other._is_unproved = self._grew, self._is_unproved
-        other._chance = self._chance
+        other = replace(self, most=most, interval=interval, size=size)
         other._opens = self._opens and other.is_bounded
         return other
 
