@@ -194,8 +194,12 @@ class Feedback:
     @property
     def is_needed(self) -> bool:
         """Whether it has a controller, evidence, failures or a streak."""
-        learned = self.evidence or self.silent
-        return bool(self.rate or self.slots or self.guard or learned or self.streak)
+        return self.guard is not None or self._has_learned
+
+    @property
+    def _has_learned(self) -> bool:
+        """Whether it has anything of these but the guard."""
+        return bool(self.rate or self.slots or self.evidence or self.silent or self.streak)
 
     def is_forgettable(self, now: float) -> bool:
         """Return whether all learned values are out of date.
@@ -203,14 +207,7 @@ class Feedback:
         The guard does not count, unless it has learned the burst: it concerns two requests one
         period apart, and the limiter is forgotten only if no token is spent.
         """
-        learned = (
-            self.rate
-            or self.evidence
-            or self.silent
-            or self.slots
-            or self.streak
-            or (self.guard is not None and self.guard.burst.was_throttled)
-        )
+        learned = self._has_learned or (self.guard and self.guard.burst.was_throttled)
         kept_for = _MEMORY
         if self.rate is not None and self.evidence is not None:
             kept_for = min(self.evidence.kept_for(self.rate.state), _LONGEST_MEMORY)
