@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.adaptive.rate import Pace
@@ -30,6 +30,9 @@ from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
 from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
 from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
+
+# A quota of the server, and what is left of it.
+_Quota: TypeAlias = tuple[ServerQuota, ServerQuotaState]
 
 # The most requests that may start on credit before the next call of the algorithm.
 _MOST_CREDIT = 256
@@ -117,9 +120,7 @@ class LocalBucket:
     #: The bound of the burst, once there is one.
     bound: BurstBound | None = None
     #: The server's quotas by resource and name, once they are reported.
-    quotas: dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]] = field(
-        default_factory=dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]]
-    )
+    quotas: dict[tuple[str, str], _Quota] = field(default_factory=dict[tuple[str, str], _Quota])
     #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
     #: is fastest with small integers.
     credit: int = 0
@@ -474,7 +475,7 @@ class LocalBucket:
             quota, state = self.quotas[REQUESTS, name]
             quota.expect_reset(state, at)
 
-    def _of_requests(self) -> list[tuple[ServerQuota, ServerQuotaState]]:
+    def _of_requests(self) -> list[_Quota]:
         return [quota for (resource, _), quota in self.quotas.items() if resource == REQUESTS]
 
     def _exceeds(self, now: float, resource: str, tokens: float, seconds: float) -> bool:
@@ -508,16 +509,14 @@ class LocalBucket:
         return min((left for left in known if left is not None), default=None)
 
 
-def _new_quota(in_flight: int, *, evenly: bool) -> tuple[ServerQuota, ServerQuotaState]:
+def _new_quota(in_flight: int, *, evenly: bool) -> _Quota:
     quota = ServerQuota(evenly=evenly)
     state = quota.start()
     state.unanswered = in_flight + 1.0
     return quota, state
 
 
-def _in_one(
-    quotas: dict[tuple[str, str], tuple[ServerQuota, ServerQuotaState]],
-) -> tuple[Algorithm[Any], Any]:
+def _in_one(quotas: dict[tuple[str, str], _Quota]) -> tuple[Algorithm[Any], Any]:
     """Return all quotas as one algorithm, and its state."""
     ((resource, _), only), *more = quotas.items()
     if resource == REQUESTS and not more:
