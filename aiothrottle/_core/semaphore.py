@@ -13,6 +13,7 @@ take a tenth of its time.
 """
 
 import math
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,28 +26,29 @@ NO_LIMIT = 1 << 29
 _ENOUGH, _PATIENCE = 64, 1.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Semaphore:
     """Counts slots. It never waits: waiters are in the queue."""
 
-    __slots__ = (
-        "_late",
-        "_opens_at",
-        "closed",
-        "filled_by",
-        "for_fast",
-        "slots",
-        "taken",
-        "watched",
-    )
+    first: InitVar[int | None]
+    #: The slots that are open, and those that are not.
+    slots: int = field(init=False)
+    closed: int = field(init=False)
+    #: The slots for requests on the fast path. The last one is not: see `filled_by`.
+    for_fast: int = field(init=False)
+    #: The task that took the last slot, for a block, if none was released since: it would wait
+    #: for itself if it needed another one.
+    filled_by: "weakref.ref[asyncio.Task[Any]] | None" = field(init=False)
+    taken: int = 0
+    # When closed slots open without an answer, and how many; infinity: nobody waits.
+    _opens_at: float = math.inf
+    _late: int = 1
+    #: Whether each release of a slot has to call the engine's `slot_released`.
+    watched: bool = False
 
-    def __init__(self, limit: int | None) -> None:
-        self.resize(limit)
-        self.taken: int = 0
-        # When closed slots open without an answer, and how many; infinity: nobody waits.
-        self._opens_at: float = math.inf
-        self._late: int = 1
-        #: Whether each release of a slot has to call the engine's `slot_released`.
-        self.watched: bool = False
+    def __post_init__(self, first: int | None) -> None:
+        """Open the slots of the limit; None: no limit."""
+        self.resize(first)
 
     @property
     def limit(self) -> int | None:
@@ -67,14 +69,10 @@ class Semaphore:
             opens: Whether closed slots open. Else, if there are some, no more are open than before.
         """
         number = NO_LIMIT if limit is None else limit
-        #: The slots that are open, and those that are not.
-        self.slots: int = number if opens or not self.closed else min(self.slots, number)
-        self.closed: int = number - self.slots
-        #: The slots for requests on the fast path. The last one is not: see `filled_by`.
-        self.for_fast: int = self.slots - 1
-        #: The task that took the last slot, for a block, if none was released since: it would wait
-        #: for itself if it needed another one.
-        self.filled_by: weakref.ref[asyncio.Task[Any]] | None = None
+        self.slots = number if opens or not self.closed else min(self.slots, number)
+        self.closed = number - self.slots
+        self.for_fast = self.slots - 1
+        self.filled_by = None
 
     def add(self, slots: int) -> None:
         """Add slots, or remove some that are free."""
