@@ -5,9 +5,9 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from aiothrottle.algorithms.protocol import Algorithm, until
+from aiothrottle.algorithms.protocol import until
 from aiothrottle.amounts import REQUESTS
 
 # Seconds. Servers round the time until the reset, mostly to whole seconds: two resets that differ
@@ -409,10 +409,6 @@ class ServerQuota:
     def reset_after(self, state: ServerQuotaState, now: float) -> float:
         """Seconds until the quota resets."""
         return until(state.resets_at, now)
-
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> ServerQuotaState:  # noqa: ARG002
-        """Keep the quota; the server has counted what was taken under another algorithm."""
-        return state if isinstance(state, ServerQuotaState) else self.start()
 
     def _is_spread(self, state: ServerQuotaState, now: float) -> bool:
         return self.evenly or now < state.spread_until

@@ -37,14 +37,12 @@ def test_remaining_is_admitted_then_nothing_until_reset() -> None:
     assert algorithm.remaining(state, 130.0) == math.inf
 
 
-def test_quota_ignores_refunds_and_other_algorithms() -> None:
+def test_quota_ignores_refunds() -> None:
     algorithm = ServerQuota()
     state = reported(algorithm, 0.0, 1, 30.0)
     algorithm.take(state, 0.0, 1)
     refund(algorithm, state, 1.0, 1, 0.0)
     assert algorithm.remaining(state, 1.0) == 0
-    assert algorithm.inherit(ServerQuota(evenly=True), state, 1.0) is state
-    assert algorithm.inherit(algorithm, object(), 1.0) == algorithm.start()
     assert allowance(algorithm, state, 31.0, 100) == 0  # the algorithm is asked each time
 
 
