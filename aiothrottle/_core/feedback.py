@@ -8,7 +8,7 @@ Invariant: a success costs one comparison for each controller that has nothing t
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
@@ -55,17 +55,19 @@ class PauseRule(NamedTuple):
     max_backoff: float = 30.0
 
 
+# What a controller may change.
+_What: TypeAlias = Literal["rate", "slots", "guard", "burst"]
+
+
 class Change(NamedTuple):
     """A change that a controller decided."""
 
-    what: Literal["rate", "slots", "guard", "burst"]
+    what: _What
     value: float
     before: float
 
 
-def _change(
-    what: Literal["rate", "slots", "guard", "burst"], value: float, before: float
-) -> tuple[Change, ...]:
+def _change(what: _What, value: float, before: float) -> tuple[Change, ...]:
     return () if value == before else (Change(what, value, before),)
 
 
