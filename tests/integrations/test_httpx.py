@@ -56,6 +56,22 @@ async def test_response_dropped_in_a_thread_frees_its_slot(integration: Integrat
         assert (await at.send()).body == b"body"
 
 
+@pytest.mark.usefixtures("no_automatic_collection")
+@transports
+async def test_abandoned_stream_in_a_cycle_returns_its_slot(integration: Integration) -> None:
+    async with integration.serve(endless, answer()) as at:
+
+        async def leave_early() -> None:
+            response = (await at.open()).raw
+            response.itself = response
+            async for _ in response.aiter_raw():
+                break
+
+        await leave_early()
+        async with asyncio.timeout(10):
+            assert (await at.send()).body == b"body"
+
+
 @transports
 async def test_stream_left_early_returns_its_slot(integration: Integration) -> None:
     async with integration.serve(endless, answer()) as at:
