@@ -71,7 +71,8 @@ class CostTooHigh(ThrottleError, ValueError):
         of = f"{number(limit)} tokens" if resource is None else f"{number(limit)} of {resource!r}"
         super().__init__(f"cost must be at most {of}, got {number(cost)}")
         self.cost, self.limit, self.resource = cost, limit, resource
-        self.key, self.name = key, name
+        self.key = key
+        self.name = name
 
 
 class ThrottleTimeout(ThrottleError, TimeoutError):
@@ -104,7 +105,8 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
         super().__init__(f"not granted within the timeout{limit}: {store_error or wait}{by}")
         self.retry_after, self.timeout, self.limited_by = retry_after, timeout, limited_by
         self.store_error = store_error
-        self.key, self.name = key, name
+        self.key = key
+        self.name = name
 
 
 class QueueFull(ThrottleError):
@@ -121,7 +123,8 @@ class QueueFull(ThrottleError):
         when = f"; retry after {duration(retry_after)}" if retry_after else ""
         super().__init__(f"max_queue is reached with {waiting} waiting{when}")
         self.waiting, self.retry_after = waiting, retry_after
-        self.key, self.name = key, name
+        self.key = key
+        self.name = name
 
 
 class RequestDropped(ThrottleError):
@@ -165,7 +168,8 @@ class LimiterClosed(ThrottleError, RuntimeError):
 
     def __init__(self, *, key: Hashable = None, name: str | None = None) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
-        self.key, self.name = key, name
+        self.key = key
+        self.name = name
 
 
 class StoreUnavailable(ThrottleError):
