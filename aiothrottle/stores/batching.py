@@ -14,9 +14,10 @@ _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
 # when all is spent: with less they would be rejected in turns, and ask again.
 _PROCESSES = 16
 _LEAST_AHEAD = 0.2
-# Seconds ahead where tokens come back at any time: nobody is granted an earlier instant than one
-# that is reserved, so they would be of no use before the last of these.
-_AHEAD_OF_REFUNDS = 1.0
+# Where tokens come back at any time: that part of the time until a spent limit has another token,
+# and seconds at the most. Nobody is granted an earlier instant than one that is reserved, so what
+# comes back is of no use before the last of these.
+_PART_AHEAD, _MOST_AHEAD_OF_REFUNDS = 0.1, 1.0
 #: Seconds ahead of which tokens are reserved, at the most, unless the user gives more.
 MOST_AHEAD = 60.0
 # Round trips by which a far store is asked further ahead: what is reserved has to last for one, and
@@ -34,10 +35,10 @@ class Batching:
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> sizes = Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
     >>> sizes.batch, sizes.max_reservation, sizes.ahead_of_refunds
-    (30, 1.016, 1.0)
+    (30, 1.016, 0.2)
     >>> sizes = Batching.of(SlidingWindowLog("1000/s"), max_reservation=None, round_trip=0.1)
     >>> sizes.batch, sizes.way, sizes.max_reservation, sizes.ahead_of_refunds
-    (130, 100, 1.216, 1.2)
+    (130, 100, 1.216, 0.4)
     """
 
     #: The most costs in one call, while enough is reserved to wait for its answer.
@@ -70,12 +71,13 @@ class Batching:
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
-        most_of_refunds = math.inf
+        ahead_of_refunds = math.inf
         if max_reservation is None:
-            for_calls = _ROUND_TRIPS_AHEAD * round_trip
-            max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
-            max_reservation = min(max(_LEAST_AHEAD, max_reservation) + for_calls, MOST_AHEAD)
-            most_of_refunds = _AHEAD_OF_REFUNDS + for_calls
+            for_calls, spent_for = _ROUND_TRIPS_AHEAD * round_trip, _wait_when_spent(algorithm)
+            max_reservation = max(_LEAST_AHEAD, spent_for + _PROCESSES * interval)
+            max_reservation = min(max_reservation + for_calls, MOST_AHEAD)
+            ahead_of_refunds = max(_LEAST_AHEAD, _PART_AHEAD * spent_for)
+            ahead_of_refunds = min(ahead_of_refunds, _MOST_AHEAD_OF_REFUNDS) + for_calls
         seconds = min(max_reservation, _SECONDS_OF_SLOTS)
         way = round_trip / interval
         return cls(
@@ -84,7 +86,7 @@ class Batching:
             low=min(batch / 2 + way, _MOST_PER_CALL - batch / 2),
             way=math.ceil(min(way, _MOST_PER_CALL)),
             max_reservation=max_reservation,
-            ahead_of_refunds=min(max_reservation, most_of_refunds),
+            ahead_of_refunds=min(max_reservation, ahead_of_refunds),
             soon=int(min(max(1.0, seconds / interval), _MOST_PER_CALL)),
             interval=interval,
         )

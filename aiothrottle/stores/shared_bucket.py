@@ -62,9 +62,9 @@ _MOST_LEARNED = 63
 # Seconds that a reservation may be used late. The store counts it at its instant: a request that
 # starts much later starts together with those that the store grants then.
 _PATIENCE = 0.02
-# Where tokens come back at any time, rejected waiters ask for them after so many seconds and about
-# that part of their wait. At random: of several processes each gets its part.
-_LOOK, _LOOK_PART = 0.5, 0.1
+# Where tokens come back at any time, rejected waiters ask again after half of the time that is
+# reserved ahead, and up to that part of their wait: at random, so each process gets its part.
+_AGAIN = 0.1
 # The last calls, of which the shortest counts.
 _CALLS = 8
 # Seconds. A shorter round trip needs no care: the tokens of one call last for several. It is
@@ -546,7 +546,8 @@ class SharedBucket:
             # The return of the store voids this, see `ask_again`.
             wait = self.store.retry_in(costs[taken], answer.retry_after, self._ahead())
             if self.reserved.settles:  # here, and so in the other processes
-                wait = min(wait, _LOOK + random.uniform(0.5, 1.0) * _LOOK_PART * wait)
+                soonest = self.batching.ahead_of_refunds / 2.0
+                wait = min(wait, soonest + random.uniform(0.5, 1.0) * _AGAIN * wait)
             self._ask_at = now + max(SHORTEST_BREAK, wait)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
 

@@ -232,7 +232,7 @@ async def test_try_acquire_spends_what_fits_and_never_waits() -> None:
     assert not decision
     assert decision.retry_after == pytest.approx(1.0, abs=0.01)
     assert not await limiter.peek()
-    assert await waiting == pytest.approx(1.0, abs=0.01)
+    assert await waiting <= 0.25, "it asks again, as tokens have come back before"
 
 
 async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:
@@ -288,21 +288,23 @@ async def test_refunds_and_debts_reach_the_store() -> None:
     assert greatest_count(store.instants, 1.0) <= 2
 
 
+@pytest.mark.parametrize("period", [1, 60])
 @pytest.mark.parametrize("processes", [1, 5])
-async def test_refunds_go_to_the_waiters_of_all_processes(processes: int) -> None:
+async def test_refunds_go_to_the_waiters_of_all_processes(processes: int, period: int) -> None:
     random.seed(5)  # of when they ask again
     store, ends = Watched(), list[float]()
 
     async def work(limiter: RateLimiter) -> None:
         for _ in range(20):
             async with limiter.throttle(10) as permit:
-                await asyncio.sleep(2)
+                await asyncio.sleep(period / 30)
                 permit.settle(2)
         ends.append(now())
 
-    limiters = [RateLimiter("100/min", store=store, key="k") for _ in range(processes)]
+    rate = f"100/{period}s"
+    limiters = [RateLimiter(rate, store=store, key="k") for _ in range(processes)]
     await asyncio.gather(*(work(limiters[place % processes]) for place in range(10)))
-    assert max(ends) <= 400, "it is 240 s for the final costs, and 1200 s for those before"
+    assert max(ends) <= 7 * period, "it is 4 periods for the final costs, 20 for those before"
     assert min(ends) >= 0.4 * max(ends), "each process gets its part"
     assert store.calls["reserve"] <= 8 * 200
 
