@@ -22,7 +22,7 @@ from aiothrottle._statuses import AMBIGUOUS, SWITCHING_PROTOCOLS
 from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.keyed import AnyLimiter
 from aiothrottle.permit import Permit
-from aiothrottle.transport.hold import AnyLibrary, DecodedBody, HeldStream, Hold, decode
+from aiothrottle.transport.hold import AnyLibrary, DecodedBody, HeldStream, Hold, decode, stream_of
 
 _AnyRequest: TypeAlias = Any
 _AnyResponse: TypeAlias = Any
@@ -158,8 +158,7 @@ class TransportAdapter:
         # A form with files, whose class has no public name.
         form = library.Request("POST", "http://localhost/", files={"file": b""}).stream
         self._multipart: type[Any] = type(form)
-        # A client asks for a stream of its own library.
-        self._stream = type("HeldStream", (HeldStream, library.AsyncByteStream), {})
+        self._stream = stream_of(library)
 
     def receive(
         self, request: _AnyRequest, response: _AnyResponse, permit: Permit | None

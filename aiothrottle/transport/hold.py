@@ -12,6 +12,7 @@ cost stays as it was charged.
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from aiothrottle._http.terms import Settlement
@@ -166,6 +167,12 @@ class HeldStream:
         elif settlement is not None:
             settlement.feed(chunk)
         return chunk
+
+
+@cache  # a class for each transport would be garbage in cycles
+def stream_of(library: AnyLibrary) -> type[HeldStream]:
+    """Return the class of the streams that a client of the library accepts."""
+    return type("HeldStream", (HeldStream, library.AsyncByteStream), {})
 
 
 # Bytes: of decoded pieces, of the encoded body that is kept, and of what becomes of it.

@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import httpx
 import pytest
 from aiohttp import web
 
 from aiothrottle import RateLimiter
+from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from tests.integrations.clients import (
     INTEGRATIONS,
@@ -85,6 +87,18 @@ async def test_stream_left_early_returns_its_slot(integration: Integration) -> N
 
 async def some_body() -> AsyncIterator[bytes]:
     yield b"body"
+
+
+@virtual
+async def test_transports_make_no_class_each() -> None:
+    kinds = set[type]()
+    for _ in range(2):
+        network = httpx.MockTransport(lambda _: httpx.Response(200, content=some_body()))
+        async with ThrottledTransport(RateLimiter(), transport=network) as transport:
+            response = await transport.handle_async_request(httpx.Request("GET", "http://server"))
+            kinds.add(type(response.stream))
+            await response.aread()
+    assert len(kinds) == 1
 
 
 async def failing_body() -> AsyncIterator[bytes]:
