@@ -3,6 +3,9 @@
 import ast
 import asyncio
 import inspect
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from sybil import Example, Sybil
@@ -10,6 +13,14 @@ from sybil.evaluators.python import PythonEvaluator, pad
 from sybil.parsers.myst import CodeBlockParser, SkipParser
 
 RUNNER = "__runner__"
+
+if sys.dont_write_bytecode:
+    # Each process that a test starts would compile all modules, which takes longer than its test.
+    # The tree stays free of what is compiled.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parent / ".pytest_cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class AwaitablePython(PythonEvaluator):
