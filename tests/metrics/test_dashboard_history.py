@@ -7,10 +7,63 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, RateLimiter
+from aiothrottle import AdaptiveRate, Cooldown, KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard.feed import Feed, shared_use
+from tests.metrics.causing import retries
 from tests.support.failing import Client, Server
 from tests.support.virtually import now
+
+COUNTS = "granted inFlight waiting rejected throttled retried pausedFor paused keyCount"
+
+
+async def test_snapshot_shows_the_current_state() -> None:
+    limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=4)
+    feed = Feed("api", limiter, None, now)
+    before = feed.snapshot()
+    unknown = dict.fromkeys(("rate", "inUse", "storeDownFor", "keys"))
+    zeros = dict.fromkeys(COUNTS.split(), 0)
+    limits = {"limits": ["10 per 1 s", "300 per 60 s"], "perSecond": 5.0}
+    assert before == {"name": "api", "slots": 4, **limits, "pauses": [], **unknown, **zeros}
+    await retries(limiter, 500)
+    permit = await limiter.acquire(2)
+    permit.report_throttled(retry_after=60)
+    await limiter.try_acquire()
+    after = feed.snapshot()
+    expected = {"granted": 3, "inFlight": 1, "rejected": 1, "throttled": 1, "retried": 1}
+    assert {name: after[name] for name in expected} == expected
+    assert 60 <= after["pausedFor"] <= 66
+    (pause,) = after["pauses"]
+    assert pause["key"] == "api"
+    assert pause["reason"] == "the server throttled a request and asked for a pause"
+
+
+async def test_keys_are_shown_by_name_with_their_parent_apart() -> None:
+    parent = RateLimiter(1000)
+    keyed = KeyedRateLimiter(100, parent=parent)
+    above, hosts = (Feed("name", each, None, now) for each in (parent, keyed))
+    for key in ("b.example.org", "a.example.org", "a.example.org"):
+        await keyed.acquire(key)
+    keyed.pause("b.example.org", 60)
+    shown = hosts.snapshot()
+    assert above.snapshot()["granted"] == shown["granted"] == 3
+    keys = [(key["name"], key["granted"], key["pausedFor"]) for key in shown["keys"]]
+    assert keys == [("a.example.org", 2, 0), ("b.example.org", 1, 60)]
+    assert shown["pauses"][0]["key"] == "b.example.org"
+
+
+@pytest.mark.parametrize(
+    ("limiter", "limits"),
+    [
+        (RateLimiter(AdaptiveRate(7, 1, 100)), ["7 per 1 s"]),
+        (RateLimiter({"tokens": "9/min"}), ["tokens 9/min"]),
+        (RateLimiter({"requests": 2, "tokens": 9}), ["requests 2/s, tokens 9/s"]),
+        (RateLimiter(algorithm=Cooldown(3, 60)), ["Cooldown(n=3, period=60)"]),
+        (RateLimiter(concurrency_limit=3), []),
+        (RateLimiter("server"), []),
+    ],
+)
+async def test_limits_of_all_kinds_are_shown(limiter: RateLimiter, limits: list[str]) -> None:
+    assert Feed("api", limiter, None, now).snapshot()["limits"] == limits
 
 
 async def test_possible_secrets_are_not_shown() -> None:
