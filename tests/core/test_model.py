@@ -8,31 +8,27 @@ from docs.project.model import line, shared
 from docs.project.model.check import BrokenError, check
 
 
-def check_queue(design: line.Design) -> int:
-    return check(line.Line(), line.steps(design), line.wrong, line.served)
-
-
-def check_shared_limit(design: shared.Design) -> int:
+def states(design: line.Design | shared.Design) -> int:
+    if isinstance(design, line.Design):
+        return check(line.Line(), line.steps(design), line.wrong, line.served)
     return check(shared.World(), shared.steps(design), shared.wrong, shared.served)
 
 
-def test_model_of_the_queue_holds() -> None:
-    assert check_queue(line.Design()) > 1000
+def test_models_of_the_queue_and_of_the_shared_limit_hold() -> None:
+    assert states(line.Design()) > 1000
+    assert states(shared.Design()) > 10_000
 
 
-def test_model_of_the_shared_limit_holds() -> None:
-    assert check_shared_limit(shared.Design()) > 10_000
-
-
-@pytest.mark.parametrize("part", [field.name for field in fields(line.Design)])
-def test_each_part_of_the_queue_is_needed(part: str) -> None:
-    with pytest.raises(BrokenError) as broken:
-        check_queue(replace(line.Design(), **{part: False}))
-    assert broken.value.trace
-
-
-@pytest.mark.parametrize("part", [field.name for field in fields(shared.Design)])
-def test_each_part_of_the_shared_limit_is_needed(part: str) -> None:
-    with pytest.raises(BrokenError) as broken:
-        check_shared_limit(replace(shared.Design(), **{part: False}))
-    assert broken.value.trace
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(design, **{part.name: False})
+        for design in (line.Design(), shared.Design())
+        for part in fields(design)
+    ],
+    ids=str,
+)
+def test_each_part_of_the_design_is_needed(broken: line.Design | shared.Design) -> None:
+    with pytest.raises(BrokenError) as found:
+        states(broken)
+    assert found.value.trace

@@ -51,20 +51,22 @@ def check(
     """
     came_from: dict[State, tuple[State, str] | None] = {start: None}
     order = deque([start])
+    followers: dict[State, list[State]] = {}
     while order:
         state = order.popleft()
         problem = wrong(state)
         if problem is not None:
             raise BrokenError(problem, _trace(came_from, state))
-        ends = True
+        followers[state] = []
         for step in steps(state):
-            ends = ends and not step.progress
+            if step.progress:
+                followers[state].append(step.state)
             if step.state not in came_from:
                 came_from[step.state] = (state, step.name)
                 order.append(step.state)
-        if ends and not served(state):
+        if not followers[state] and not served(state):
             raise BrokenError("somebody waits for ever", _trace(came_from, state))
-    circle = _circle(came_from, steps)
+    circle = _circle(followers)
     if circle is not None:
         raise BrokenError("it goes in a circle", _trace(came_from, circle))
     return len(came_from)
@@ -78,13 +80,8 @@ def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> li
     return names[::-1]
 
 
-def _circle(
-    states: Iterable[State], steps: Callable[[State], Iterable[Step[State]]]
-) -> State | None:
+def _circle(followers: dict[State, list[State]]) -> State | None:
     """Return a state that steps of progress lead back to, if there is any: Kahn's algorithm."""
-    followers: dict[State, list[State]] = {
-        state: [step.state for step in steps(state) if step.progress] for state in states
-    }
     ways_in = dict.fromkeys(followers, 0)
     for after in followers.values():
         for state in after:
