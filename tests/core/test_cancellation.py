@@ -170,10 +170,10 @@ async def play(loop: Steps, doing: Doing | None, kind: str) -> tuple[bool, list[
     limiter = RateLimiter(2, concurrency_limit=1, store=store, key=key)
     if kind == "paused":
         loop.call_later(0.125, limiter.pause, 1.0)
-    others = visits(limiter, 2, stay=0.25)
+    others = visits(limiter, 1, stay=0.25)
     await turns(1)
     victim = loop.victim = asyncio.ensure_future(doing(limiter)) if doing else None
-    others += visits(limiter, 3, stay=0.25)
+    others += visits(limiter, 2, stay=0.25)
     await asyncio.wait([*others, *([victim] if victim else [])])
     loop.victim = None
     entered = await asyncio.gather(*others)

@@ -2,10 +2,7 @@
 
 import asyncio
 
-import pytest
-
 from aiothrottle import AdaptiveRate, RateLimiter, SharedConcurrency
-from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.support.virtually import turns
 
@@ -81,24 +78,6 @@ async def test_learned_burst_is_named() -> None:
         (await limiter.acquire()).report_success()
     assert limiter.statistics().burst == 4.0
     assert reason(limiter) == "learned burst"
-
-
-async def test_learned_rate_is_named() -> None:
-    limiter = RateLimiter(concurrency_limit=8)
-    ThrottledTransport(limiter)  # which reports the outcomes
-    for permit in [await limiter.acquire() for _ in range(8)]:
-        permit.report_throttled(1.0)
-        permit.release()
-    await asyncio.sleep(1.2)
-    async with limiter.throttle() as permit:
-        permit.report_success()
-    async with limiter.throttle() as permit:
-        permit.report_throttled(1.0)
-    await asyncio.sleep(10)
-    async with limiter.throttle() as permit:
-        permit.report_success()
-    assert reason(limiter) == "learned rate"
-    assert limiter.statistics().rate_limit == pytest.approx(0.45, rel=0.1)
 
 
 async def test_with_a_store_it_counts_only_while_requests_wait() -> None:

@@ -309,28 +309,10 @@ async def test_limits_in_force_are_in_the_statistics() -> None:
         assert stats.rate_limit == (rate and pytest.approx(rate)), limiter
 
 
-async def test_try_acquire_counts_but_record_does_not() -> None:
-    limiter = RateLimiter("9/s", concurrency_limit=9)
-    held = [await limiter.acquire(), (await limiter.try_acquire()).permit]
-    await limiter.record(3)
-    limiter.pause(10)
-    stats = limiter.statistics()
-    assert (stats.granted, stats.in_flight, stats.paused_for) == (len(held), 2, 10)
-    assert stats.utilisation == pytest.approx(5 / 9)
-    assert stats == limiter.statistics()
-    await asyncio.sleep(4)
-    assert limiter.statistics().paused_for == 6
-    throttled = RateLimiter("10/s")
-    for seconds in (1.0, None):
-        await throttle_one(throttled, seconds)
-    stats = throttled.statistics()
-    assert (stats.throttled, stats.pauses, stats.retries) == (2, 2, 0)
-
-
-@pytest.mark.parametrize("longest", [0.001, 1.0, 1e6])
+@pytest.mark.parametrize("longest", [0.001, 1e6])
 async def test_percentiles_are_off_by_an_eighth_at_most(longest: float) -> None:
     limiter, chance, waits = RateLimiter(concurrency_limit=1), random.Random(7), list[float]()
-    for _ in range(300):
+    for _ in range(150):
         permit = await limiter.acquire()
         (waiter,) = visits(limiter, 1)
         await turns(2)
@@ -339,7 +321,7 @@ async def test_percentiles_are_off_by_an_eighth_at_most(longest: float) -> None:
         permit.release()
         await waiter
     stats = limiter.statistics()
-    assert stats.granted == 600
+    assert stats.granted == 300
     assert stats.waited_total == pytest.approx(sum(waits))
     assert stats.waited_max == pytest.approx(max(waits))
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
@@ -359,17 +341,19 @@ async def test_utilisation_is_the_used_share_of_the_limit() -> None:
         assert limiter.statistics().utilisation == 1  # in debt, but at most 1
 
 
-async def test_total_is_the_sum_over_the_keys() -> None:
+async def test_total_is_the_sum_over_the_keys_also_of_forgotten_ones() -> None:
     limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
     assert (limiter.total().granted, limiter.total().store_up) == (0, None)
     await asyncio.gather(*(visit(limiter[key]) for key in "aaabbc"))
     limiter.pause("b", 7.0)
+    assert list(limiter) == ["a", "b"]  # "c" was idle, and forgotten
+    async with limiter.throttle("d") as permit:
+        assert not await limiter.try_acquire("d")
+        permit.report_throttled(3.0)
     total = limiter.total()
-    assert (total.granted, total.in_flight, total.waiting, total.pauses) == (6, 0, 0, 1)
+    assert (total.granted, total.in_flight, total.waiting, total.pauses) == (7, 0, 0, 2)
+    assert (total.rejected, total.throttled, total.rate_limit) == (1, 1, None)
     # Two of "a" and one of "b" waited: 1 + 2 + 1 seconds.
     assert (total.waited_total, total.waited_max) == pytest.approx((4.0, 2.0))
-    assert total.waited_p50 == 0.0
+    assert (total.waited_p50, total.waited_p90) == (0.0, pytest.approx(2.0, rel=0.13))
     assert total.paused_for == pytest.approx(7.0)
-    assert total.waited_p90 == pytest.approx(2.0, rel=0.13)
-    assert total.rate_limit is None
-    assert list(limiter) == ["a", "b"]  # "c" was idle, and forgotten

@@ -333,12 +333,15 @@ async def test_key_in_use_is_charged_what_the_other_has_spent() -> None:
     assert (parent.statistics().granted, (await parent.peek()).remaining) == (2, 98)
 
 
-async def test_pause_of_a_merged_key_holds_for_the_other() -> None:
-    limiters = KeyedRateLimiter("9/s")
+async def test_pause_of_a_merged_key_holds_for_the_other_with_its_reason() -> None:
+    limiters, pauses = KeyedRateLimiter("9/s"), list[events.Event]()
     await visit(limiters["bucket"])
     async with limiters.throttle("/a") as permit:
         permit.report_throttled(5.0)
+    limiters.observe(pauses.append)
     limiters.merge("/a", "bucket")
+    found = [(it.key, it.reason) for it in pauses if isinstance(it, events.Paused)]
+    assert found == [("bucket", "retry-after")]
     assert await visit(limiters["bucket"]) >= 5.0
 
 
@@ -357,25 +360,15 @@ async def test_decorated_function_follows_its_merged_key() -> None:
     assert starts_at == [0.0, 1.0, 3.0]
 
 
-async def test_key_of_an_override_with_a_store_is_not_merged() -> None:
-    override = {"store": MemoryStore(), "key": "shared"}
-    limiters = KeyedRateLimiter("5/s", overrides={"stored": override})
-    for key, into in (("/a", "stored"), ("stored", "/a")):
-        with pytest.raises(ValueError, match="keys of a store cannot be merged"):
-            limiters.merge(key, into)
-
-
-async def test_pause_of_a_merged_key_keeps_its_reason() -> None:
-    limiters = KeyedRateLimiter("1/s")
-    pauses: list[events.Event] = []
-    await visit(limiters["bucket"])
-    async with limiters.throttle("/a") as permit:
-        permit.report_throttled(30.0)
-    limiters.observe(pauses.append)
-    limiters.merge("/a", "bucket")
-    assert [(it.key, it.reason) for it in pauses if isinstance(it, events.Paused)] == [
-        ("bucket", "retry-after")
-    ]
+async def test_keys_of_a_store_are_not_merged() -> None:
+    stored: Unchecked = {"store": MemoryStore(), "key": "shared"}
+    for limiters in (
+        KeyedRateLimiter("5/s", overrides={"stored": stored}),
+        KeyedRateLimiter("5/s", **stored),
+    ):
+        for key, into in (("/a", "stored"), ("stored", "/a")):
+            with pytest.raises(ValueError, match="keys of a store cannot be merged"):
+                limiters.merge(key, into)
 
 
 async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
@@ -429,19 +422,3 @@ async def test_merged_keys_are_forgotten_together() -> None:
     limiters.merge("/a", "unused")
     limiters.merge("same", "same")
     assert [*limiters] == ["/b", "unused", "/a"]
-    with pytest.raises(ValueError, match="keys of a store cannot be merged"):
-        KeyedRateLimiter("1/s", store=MemoryStore(), key="x").merge("/a", "bucket")
-
-
-async def test_total_adds_what_all_keys_count_also_forgotten_ones() -> None:
-    limiters = KeyedRateLimiter("1/s")
-    for seconds, keys in ((0.0, "ab"), (1000.0, "cde")):
-        await asyncio.sleep(seconds)  # the first ones are forgotten meanwhile
-        for key in keys:
-            async with limiters.throttle(key) as permit:
-                assert not await limiters.try_acquire(key)
-                permit.report_throttled(1.0)
-            del permit
-    assert len(limiters) == 3
-    total = limiters.total()
-    assert (total.granted, total.rejected, total.throttled, total.pauses) == (5, 5, 5, 5)
