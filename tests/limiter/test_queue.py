@@ -160,24 +160,6 @@ async def test_wait_until_grants_one_queues_five_rejects_the_others() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_wait_until_rejects_in_the_turn_of_a_grant_and_serves_on() -> None:
-    limiter = RateLimiter(algorithm=WaitUntil(1, 1, 10))
-
-    async def nested() -> None:
-        async with limiter.throttle():
-            with pytest.raises(ThrottleTimeout, match="retry after 2 s"):
-                await visit(limiter)
-
-    await visit(limiter)
-    granted = asyncio.create_task(nested())
-    await asyncio.sleep(0)
-    with pytest.raises(ThrottleTimeout):
-        await visit(limiter)
-    await granted
-    await asyncio.sleep(100 - now())
-    assert await outcomes(visits(limiter, 2)) == [100, 101]
-
-
 async def test_timeout_in_a_long_queue_is_decided_quickly() -> None:
     limiter = RateLimiter("1000/s")
     began = time.process_time()

@@ -20,11 +20,9 @@ from aiothrottle import (
     SlidingWindowCounter,
     TokenBucket,
     WaitUntil,
-    amounts,
     errors,
 )
 from aiothrottle.algorithms import PerResource
-from aiothrottle.amounts import Amounts
 from aiothrottle.events import Granted
 from tests.limiter.common import Unchecked, each_rejects, left_of_each, observed, queued, together
 from tests.support.effort import examples
@@ -327,44 +325,3 @@ def test_only_granted_requests_have_taken(planned: list[Visit], cancelled: list[
         assert await left_of_each(limiter) == left
 
     run()
-
-
-# ---- arithmetic of costs -------------------------------------------------------------------------
-
-NAMES = ("requests", "tokens", "bytes")
-NUMBERS = st.integers(-8, 8).map(float)
-COSTS = NUMBERS | st.dictionaries(st.sampled_from([*NAMES]), NUMBERS).map(amounts.amounts)
-HEAVY = Amounts({"requests": 1.0, "tokens": 5.0})
-
-
-def each(cost: float) -> list[float]:
-    return list(amounts.as_costs(cost, NAMES).values())
-
-
-@examples(50)
-@given(COSTS, COSTS, NUMBERS)
-def test_arithmetic_is_that_of_each_resource(one: float, other: float, factor: float) -> None:
-    pairs = list(zip(each(one), each(other), strict=True))
-    assert each(one + other) == [a + b for a, b in pairs]
-    assert each(one - other) == [a - b for a, b in pairs]
-    assert each(one * factor) == each(factor * one) == [a * factor for a in each(one)]
-    assert each(amounts.total([one, other, one])) == [a + b + a for a, b in pairs]
-    assert each(amounts.positive(one)) == [max(0.0, a) for a in each(one)]
-    assert (bool(one), bool(one - one)) == (any(each(one)), False)
-    named = list(zip(NAMES, pairs, strict=True))
-    enough = all(a >= b for name, (a, b) in named if name in amounts.by_name(other))
-    assert amounts.covers(one, other) == enough
-    lesser = [min(pair) if name in amounts.by_name(one) else 0.0 for name, pair in named]
-    assert each(amounts.common(one, other)) == lesser
-
-
-def test_limit_is_of_the_resources_that_it_names() -> None:
-    limit = Amounts({"requests": math.inf, "tokens": 4.0})
-    assert limit != Amounts({"requests": math.inf, "tokens": 5.0})
-    assert amounts.excess(HEAVY, limit) == "tokens"
-    assert amounts.excess(Amounts({"requests": 9.0, "bytes": 9.0}), limit) is None
-    assert (amounts.excess(HEAVY, 0.5), amounts.excess(2.0, 2.0)) == ("requests", None)
-    least = Amounts({"requests": 3.0, "tokens": 4.0})
-    assert amounts.least(limit, 3.0) == amounts.least(3.0, limit) == least
-    assert amounts.nothing(limit) == Amounts({"requests": 0.0, "tokens": 0.0})
-    assert (amounts.least(3.0, 2.0), amounts.nothing(3.0)) == (2.0, 0.0)
