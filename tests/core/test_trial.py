@@ -5,13 +5,12 @@ request that has it may be cancelled.
 """
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
 
-from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency
+from aiothrottle import Permit, RateLimiter, SharedConcurrency
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.support.virtually import counts, now, turns, virtual, visits
@@ -80,29 +79,19 @@ async def ahead(limiter: RateLimiter, count: int = 10) -> Senders:
 
 @every_kind
 @virtual
-async def test_others_follow_a_reported_success(make: Make) -> None:
+async def test_throttled_trial_begins_a_pause_and_a_successful_one_ends_it(make: Make) -> None:
     limiter = make()
     senders = await ahead(limiter)
-    assert await senders.sent(1.0) == 1
-    limiter.pause(1.0)  # does not hide the success
-    senders.permits[0].report_success()
-    assert await senders.sent(0.99) == 1
-    assert await senders.sent() == 10
-    await senders.end()
-    assert counts(limiter) == (0, 0)
-
-
-@every_kind
-@virtual
-async def test_throttled_trial_begins_the_next_pause(make: Make) -> None:
-    senders = await ahead(make())
     senders.permits[0].report_throttled(PAUSE)
     senders.tasks[0].cancel()
     assert await senders.sent(PAUSE - 0.01) == 1
     assert await senders.sent(SOON - PAUSE) == 2
+    limiter.pause(1.0)  # does not hide the success
     senders.permits[1].report_success()
+    assert await senders.sent(0.99) == 2
     assert await senders.sent() == 10
     await senders.end()
+    assert counts(limiter) == (0, 0)
 
 
 @every_kind
@@ -213,19 +202,12 @@ async def test_late_retry_after_pauses_again_and_has_another_trial() -> None:
 @virtual
 async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
     limiter = RateLimiter(1000)
-
-    def throttled(_: httpx.Request) -> httpx.Response:
-        limiter.pause(60)
-        return httpx.Response(429)
-
-    await throttle(limiter)
-    server = httpx.MockTransport(throttled)
-    transport = ThrottledTransport(limiter, transport=server, retry=Retry(attempts=1))
-    async with httpx.AsyncClient(transport=transport) as client:
-        assert (await client.get("http://server")).status_code == 429
-    began = now()
-    (started,) = await asyncio.gather(*visits(limiter, 1))
-    assert started - began == pytest.approx(60)
+    senders = await ahead(limiter, 2)
+    limiter.pause(60)
+    senders.permits[0].report_throttled()
+    assert await senders.sent(59.9) == 1
+    assert await senders.sent(0.2) == 2
+    await senders.end()
 
 
 # ---- the role is left ----------------------------------------------------------------------------
@@ -298,22 +280,6 @@ async def test_child_paused_as_it_goes_ahead_leaves_the_role(after_turns: int) -
     assert [await each.sent() for each in senders] in ([1, 0], [0, 1])
     for each in senders:
         await each.end()
-
-
-@pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
-@virtual
-async def test_dropped_permit_of_a_trial_lets_others_go_on() -> None:
-    limiter = RateLimiter(1000)
-    await throttle(limiter)
-    await asyncio.sleep(SOON)
-    decision = await limiter.try_acquire()
-    assert decision
-    waiting = visits(limiter, 5)
-    await turns()
-    del decision
-    gc.collect()
-    began = await asyncio.gather(*waiting)
-    assert max(began) < now() + 0.01 < SOON + 1.0
 
 
 # ---- the fast path, order, parents, slots, closing -----------------------------------------------

@@ -273,7 +273,7 @@ def expected_starts(visits: list[Visit]) -> list[int]:
     return [at for at, _ in started]
 
 
-@examples(50)
+@examples(30)
 @given(VISITS)
 def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
     async def one(limiter: RateLimiter, each: Visit) -> float:
@@ -297,7 +297,7 @@ def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
     run()
 
 
-@examples(50)
+@examples(30)
 @given(VISITS, st.lists(st.integers(0, 8), max_size=5))
 def test_only_granted_requests_have_taken(planned: list[Visit], cancelled: list[int]) -> None:
     @virtual

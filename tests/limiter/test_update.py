@@ -223,7 +223,7 @@ async def test_longer_period_counts_what_was_sent_not_what_might_have_been() -> 
     waits=st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0, 1.7, 20]), min_size=1, max_size=60),
     costs=st.lists(st.sampled_from([1, 1, 1, 0.5, 2]), min_size=1, max_size=7),
 )
-@examples(60)
+@examples(40)
 @virtual
 async def test_no_longer_window_ever_has_more_than_its_limit(
     limit: int, longer: int, period: float, waits: list[float], costs: list[float]
