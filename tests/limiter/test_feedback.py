@@ -323,7 +323,6 @@ async def test_debt_of_requests_and_a_limit_of_tokens_alone_bound_what_is_learne
 
 def test_limiter_of_a_session_begins_with_a_small_burst() -> None:
     for limiter, burst in (
-        (RateLimiter("10/s"), 1.0),
         (RateLimiter("2/h"), 1.0),
         (RateLimiter("10/s", guard=0.0), None),
         (RateLimiter({"requests": "10/s", "tokens": "1/s"}), 1.0),

@@ -371,20 +371,6 @@ async def test_keys_of_a_store_are_not_merged() -> None:
                 limiters.merge(key, into)
 
 
-async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
-    limiters = KeyedRateLimiter("1/h")
-    for key in ("/a", "bucket"):
-        await visit(limiters[key])
-    waiting = await queued(limiters["/a"], 2)
-    limiters.merge("/a", "bucket")
-    assert limiters.total().waiting == 2
-    await asyncio.sleep(3600)
-    await limiters.aclose()
-    assert await errors_of(waiting) == (float, errors.LimiterClosed)
-    waiting.clear()
-    assert limiters.total().granted == 3
-
-
 async def test_key_that_changes_its_bucket_leaves_the_others_there() -> None:
     limiters = KeyedRateLimiter("10/h")
     for key, bucket in (("/a", "1"), ("/b", "1"), ("/b", "2"), ("/c", "3")):

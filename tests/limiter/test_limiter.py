@@ -214,13 +214,11 @@ async def test_cost_above_the_smallest_limit_is_rejected_without_waiting() -> No
         with pytest.raises(errors.CostTooHigh) as error:
             limiter.throttle(limit + 0.5)
         assert (error.value.cost, error.value.limit) == (limit + 0.5, limit)
-    limiter = RateLimiter(3)
-    assert issubclass(errors.CostTooHigh, errors.ThrottleError)
-    assert issubclass(errors.CostTooHigh, ValueError)
-    for ask, cost in ((limiter.acquire, 3.5), (limiter.try_acquire, 1e12)):
-        with pytest.raises(errors.CostTooHigh):
-            await ask(cost)
-    assert await visit(limiter, cost=3) == 0.0
+        assert isinstance(error.value, errors.ThrottleError)
+        assert isinstance(error.value, ValueError)
+        for ask in (limiter.acquire, limiter.try_acquire):
+            with pytest.raises(errors.CostTooHigh):
+                await ask(1e12)
 
 
 @pytest.mark.parametrize("rate", [2, None])

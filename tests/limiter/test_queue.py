@@ -117,27 +117,6 @@ async def test_full_queue_rejects_further_requests() -> None:
     assert await together(*waiting) == [5]
 
 
-async def test_reported_wait_behind_a_queue_is_exact() -> None:
-    limiter = RateLimiter("2/s")
-    await limiter.acquire(2)
-    for ahead, wait in enumerate([1, 1, 2, 2, 3, 3, 4]):
-        for ask in (limiter.peek, limiter.try_acquire):
-            decision = await ask()
-            assert (decision.allowed, decision.permit, decision.retry_after) == (False, None, wait)
-        await queued(limiter)
-        assert counts(limiter)[1] == ahead + 1
-    assert limiter.statistics().rejected == 7  # a peek is no request
-    await limiter.aclose(drain=True)
-    limiter = RateLimiter("10/s")
-    for pause in (0.5, 0.125):
-        await starts(limiter, 5)
-        await asyncio.sleep(pause)
-    (heavy,), _ = await queued(limiter, 1, 5), await queued(limiter, 12)
-    heavy.cancel()
-    await turns()
-    assert now() + (await limiter.peek()).retry_after == await visit(limiter)
-
-
 async def test_wait_until_grants_one_queues_five_rejects_the_others() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(1, 5, 10))
     tasks = await queued(limiter, 10)

@@ -100,11 +100,6 @@ async def test_known_wait_for_tokens_rejects_at_once() -> None:
     with pytest.raises(errors.QueueFull):
         await visit(limiter)
     assert await together(*waiting) == [60, 60]
-    paced = RateLimiter(algorithm=EACH)
-    await queued(paced, 5, {"tokens": 0})
-    with pytest.raises(errors.ThrottleTimeout):
-        await visit(paced)
-    await paced.aclose(drain=True)
 
 
 async def test_decisions_statistics_and_events_name_each_resource() -> None:
