@@ -293,6 +293,9 @@ async def test_limits_in_force_are_in_the_statistics() -> None:
     resources = {"requests": "5/s", "tokens": "9/s"}
     updated = RateLimiter("10/s", guard=0.25)
     updated.update(rate_limit="1/s")
+    followed = RateLimiter("server")
+    followed.follow("7/s")
+    (await followed.acquire()).update_quota(5, 10.0)
     for limiter, rate, guard, burst in (
         (RateLimiter("10/s", guard=0.25), 10.0, 0.25, None),
         (updated, 1.0, 0.25, None),
@@ -302,6 +305,8 @@ async def test_limits_in_force_are_in_the_statistics() -> None:
         (RateLimiter(resources, guard=0, burst={"requests": 2}), 5.0, 0.0, 2),
         (RateLimiter("10/s", store=MemoryStore(clock=now), key="k"), 10.0, 0.0, None),
         (RateLimiter(AdaptiveRate(7, 1, 9)), 7.0, None, None),
+        (followed, 7.0, 0.0, 7),
+        (RateLimiter("server"), None, None, None),
         (RateLimiter(concurrency_limit=3), None, None, None),
     ):
         stats = limiter.statistics()

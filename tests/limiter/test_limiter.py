@@ -307,16 +307,6 @@ async def test_failing_algorithm_fails_only_current_waiters(step: str) -> None:
     assert counts(limiter) == (0, 0)
 
 
-async def test_algorithm_failing_on_fast_path_fails_its_caller() -> None:
-    limiter = RateLimiter(concurrency_limit=1, algorithm=Flaky("2/s"))
-    await visit(limiter)
-    Flaky.fails = "delay"
-    with pytest.raises(ArithmeticError):
-        await visit(limiter)
-    assert counts(limiter) == (0, 0)
-    assert await starts(limiter, 2) == [0, 1]
-
-
 async def test_algorithm_that_fails_at_the_start_leaves_no_slot_of_the_parent() -> None:
     parent = RateLimiter("10/min", concurrency_limit=1)
     child = RateLimiter(algorithm=Flaky("2/s"), parent=parent)

@@ -155,9 +155,7 @@ async def test_wrong_update_raises_and_changes_nothing() -> None:
     before = repr(limiter)
     wrong: list[tuple[Unchecked, type[Exception]]] = [
         ({"rate_limit": "fast"}, ValueError),
-        ({"rate_limit": object()}, TypeError),
         ({"rate_limit": {"requests": "5/s"}}, ValueError),
-        ({"concurrency_limit": 0}, ValueError),
         ({"concurrency_limit": 1.5}, TypeError),
         ({"rate_limit": "100/s", "concurrency_limit": 0}, ValueError),
         ({"rate_limit": "fast", "concurrency_limit": 100}, ValueError),
@@ -326,11 +324,6 @@ async def test_slots_pause_quota_learned_rate_and_parent_stay() -> None:
     await throttle_one(adaptive, 0.1)
     await adaptive.reset()
     assert adaptive.statistics().rate_limit == 5
-    await asyncio.sleep(1.0)
-    started = now()
-    for _ in range(21):
-        await visit(adaptive)
-    assert now() - started == pytest.approx(20 / 5, rel=0.01)
 
 
 async def test_failing_or_cancelled_reset_changes_nothing() -> None:

@@ -17,7 +17,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aiothrottle import (
-    AdaptiveRate,
     KeyedRateLimiter,
     RateLimiter,
     StoreUnavailable,
@@ -26,10 +25,9 @@ from aiothrottle import (
 )
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
-from aiothrottle.stores import MemoryStore
 from tests.metrics.causing import outage, retries
 from tests.support.failing import Client, Server
-from tests.support.virtually import now, turns
+from tests.support.virtually import turns
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana.json"
 Labels: TypeAlias = tuple[str, ...]
@@ -191,28 +189,6 @@ async def test_outage_ends_also_if_its_key_was_forgotten(prometheus: Prometheus)
     assert prometheus("store_up") == 1
 
 
-async def test_rate_is_read_from_any_algorithm(prometheus: Prometheus) -> None:
-    adjusted = RateLimiter(["10/s", "100/min"])
-    permit = await adjusted.acquire()
-    permit.update_quota(5, 10.0)
-    followed, unknown = RateLimiter("server"), RateLimiter("server")
-    followed.follow("7/s")
-    limiters: dict[RateLimiter, float | None] = {
-        RateLimiter(): None,
-        RateLimiter("10/s", burst=2): 10,
-        RateLimiter(10, guard=0.25): 10,
-        RateLimiter(10, store=MemoryStore(clock=now), key="k"): 10,
-        RateLimiter(AdaptiveRate(4, 1, 1000)): 4,
-        adjusted: 100 / 60,
-        unknown: None,
-        followed: 7,
-    }
-    for number, limiter in enumerate(limiters):
-        prometheus.metrics.watch(limiter, f"{number}")
-    found = [prometheus("rate_limit", limiter=f"{number}") for number in range(len(limiters))]
-    assert found == [each and pytest.approx(each) for each in limiters.values()]
-
-
 # ---- keys --------------------------------------------------------------------------------------
 
 
@@ -224,6 +200,7 @@ async def test_keys_have_labels_on_request_up_to_a_bound(
     kept = [await keyed.acquire(f"host-{number}") for number in range(50)]
     assert prometheus.keys("unlabelled") == {"": 50}
     assert prometheus("in_flight", limiter="unlabelled") == len(kept) == 50
+    assert prometheus("rate_limit", limiter="unlabelled") is None, "each key has its own"
     hosts, users, one = KeyedRateLimiter(100), KeyedRateLimiter(100), RateLimiter(100)
     for either in (prometheus, telemetry):
         either.metrics.watch(hosts, "hosts", keys=2)
@@ -315,9 +292,6 @@ def test_buckets_and_registry_must_be_valid(prometheus: Prometheus) -> None:
             PrometheusMetrics(None, buckets=buckets)
     with pytest.raises(ValueError, match="uplicated"):
         PrometheusMetrics(prometheus.registry)
-
-
-def test_bound_of_infinity_makes_no_second_bucket(prometheus: Prometheus) -> None:
     registry = CollectorRegistry()
     PrometheusMetrics(registry, buckets=(0.1, 1.0, math.inf)).watch(RateLimiter(1), "api")
     prometheus.metrics.watch(RateLimiter(1), "api")
