@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 import pytest
@@ -21,7 +20,7 @@ from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
 from tests.support.effort import EFFORT
-from tests.support.interrupting import Interrupt, codes_of
+from tests.support.interrupting import Interruption, codes_of
 from tests.support.virtually import counts, now, turns, virtual, visit, visits
 
 How: TypeAlias = Literal["acquire", "try_acquire"]
@@ -168,27 +167,13 @@ def test_permit_dropped_as_its_loop_ends_keeps_no_slot(closed_first: bool) -> No
 # ---- at each point of our own code ---------------------------------------------------------------
 
 
-class Collection(Interrupt):
-    """Calls a function at the n-th point of our own code, as a garbage collection would."""
-
-    def __init__(self, at: int, do: Callable[[], None]) -> None:
-        super().__init__(at)
-        self._do = do
-
-    def _come_by(self, code: CodeType, offset: int, *_: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.where = f"{code.co_qualname}, {offset}"
-            self._do()
-
-
 # The parts that every request passes, as far as they are imported.
 PARTS = ("aiothrottle._core.", "aiothrottle.limiter", "aiothrottle.permit")
 # Every point is tried in turn by `.ci/deep`, and some of them by default.
 STRIDE = max(1, round(7 / EFFORT))
 
 
-async def wait_and_pause(of: RateLimiter, point: Collection, box: list[Permit]) -> None:
+async def wait_and_pause(of: RateLimiter, point: Interruption, box: list[Permit]) -> None:
     """Wait for the slots of the permits in the box, and pause meanwhile."""
     box += [await of.acquire(), await of.acquire()]
     modules = [module for name, module in sys.modules.items() if name.startswith(PARTS)]
@@ -218,7 +203,7 @@ def test_permit_collected_at_any_point_hangs_no_waiter(parent: bool, finalizer: 
     for at in itertools.count(1, STRIDE):
         above = RateLimiter(concurrency_limit=2)
         of = RateLimiter("100/s", concurrency_limit=2, parent=above if parent else None)
-        point = Collection(at, collect)
+        point = Interruption(at, collect)
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             runner.run(wait_and_pause(of, point, box))
         assert counts(of) == counts(above) == (0, 0), point.where

@@ -1,14 +1,11 @@
-"""A KeyboardInterrupt at a chosen point of our own code: any point where CPython may raise one.
+"""Code that runs at a chosen point of our own code: any point where CPython may collect garbage.
 
-CPython checks for signals where a function begins, when a call of a function written in C has
-returned, and where a loop jumps back; nowhere else. So the code between two of these points is one
-step for a signal. The points are counted as they are passed, and the interrupt comes at the n-th.
+CPython does so where a function begins, when a call of a function written in C has returned, and
+where a loop jumps back. The points are counted as they are passed.
 """
 
-import dis
-import functools
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any
@@ -20,29 +17,25 @@ _TOOL = 4
 _monitoring: Any = getattr(sys, "monitoring", None)
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the n-th point."""
+class Interruption:
+    """Calls a function at the n-th point."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, do: Callable[[], None]) -> None:
         self.left = at
-        #: Where it was raised, for error messages.
+        self._do = do
+        #: Where it was called, for error messages.
         self.where = ""
 
     @contextmanager
     def armed(self, codes: Iterable[CodeType]) -> Generator[None]:
         """Count the points in these codes that are passed inside the block."""
         monitoring, kinds = _monitoring, _monitoring.events
-        monitoring.use_tool_id(_TOOL, "interrupt")
-        monitoring.register_callback(_TOOL, kinds.PY_START, self._come_by)
-        monitoring.register_callback(_TOOL, kinds.C_RETURN, self._come_by)
-        # An exception raised in a jump callback finds no handler: CPython 3.13.0.
-        monitoring.register_callback(_TOOL, kinds.INSTRUCTION, self._jump)
+        monitoring.use_tool_id(_TOOL, "interruption")
+        for kind in (kinds.PY_START, kinds.C_RETURN, kinds.JUMP):
+            monitoring.register_callback(_TOOL, kind, self._come_by)
         for code in codes:
             # The return of a call is reported only where calls are.
-            wanted = kinds.PY_START | kinds.CALL
-            if _jumps_back(code):
-                wanted |= kinds.INSTRUCTION
-            monitoring.set_local_events(_TOOL, code, wanted)
+            monitoring.set_local_events(_TOOL, code, kinds.PY_START | kinds.CALL | kinds.JUMP)
         try:
             yield
         finally:
@@ -50,25 +43,13 @@ class Interrupt:
                 monitoring.set_local_events(_TOOL, code, 0)
             monitoring.free_tool_id(_TOOL)
 
-    def _come_by(self, code: CodeType, offset: int, *_: object) -> None:
+    def _come_by(self, code: CodeType, offset: int, to: object = None, *_: object) -> None:
+        if isinstance(to, int) and to > offset:
+            return  # a jump forward
         self.left -= 1
         if self.left == 0:
-            lines = (line for start, end, line in code.co_lines() if start <= offset < end)
-            self.where = f"{code.co_qualname}, line {next(lines, None)}"
-            raise KeyboardInterrupt
-
-    def _jump(self, code: CodeType, offset: int) -> object:
-        if offset not in _jumps_back(code):
-            disable: object = _monitoring.DISABLE
-            return disable
-        self._come_by(code, offset)
-        return None
-
-
-@functools.cache
-def _jumps_back(code: CodeType) -> frozenset[int]:
-    steps = dis.get_instructions(code)
-    return frozenset(step.offset for step in steps if step.opname == "JUMP_BACKWARD")
+            self.where = f"{code.co_qualname}, {offset}"
+            self._do()
 
 
 def codes_of(*modules: ModuleType) -> list[CodeType]:
