@@ -21,14 +21,11 @@ from tests.support.virtually import counts, now, turns, visit, visits
         (None, {"stay": 1}, [0] * 1000),
         ("500/s", {}, [place // 500 for place in range(2000)]),
         ("1/h", {}, [0, 3600, 7200]),
-        ("2.5/s", {}, [0, 0, 0, 1.2, 1.2, 1.2, 2.4]),  # the next whole number, in more time
         *((rate, {}, [0, 2, 4]) for rate in (0.5, "1 per 2 seconds", Rate(1, 2))),
         ("2/s", {"guard": 0.25}, [0, 0, 1.25, 1.25, 2.5]),
         ("4/s", {"algorithm": SlidingWindowLog}, [0, 0, 0, 0, 1]),
-        ("4/s", {"algorithm": TokenBucket}, [0, 0, 0, 0, 0.25, 0.5]),
         ("4/s", {"algorithm": TokenBucket(burst=3)}, [0, 0, 0, 0.25, 0.5]),
         ("4/s", {"algorithm": TokenBucket(burst=1), "guard": 1.0}, [0, 0.5]),
-        ("20/s", {"algorithm": TokenBucket(burst=1)}, [place / 20 for place in range(40)]),
         (None, {"algorithm": TokenBucket("4/s", burst=1)}, [0, 0.25, 0.5]),
         (None, {"algorithm": FixedWindow("2/s")}, [0, 0, 1, 1, 2]),
         # A burst
@@ -36,14 +33,11 @@ from tests.support.virtually import counts, now, turns, visit, visits
         ("4/s", {"burst": 2}, [0, 0, 0.25, 0.5, 1, 1, 1.25]),
         ("4/s", {"burst": 4}, [0, 0, 0, 0, 1, 1, 1]),
         ("4/s", {"burst": 2, "algorithm": TokenBucket}, [0, 0, 0.25, 0.5, 0.75, 1, 1.25]),
-        ("1/4s", {"burst": 1}, [0, 4, 8, 12, 16, 20, 24]),
         # Several rates
         (["10/s", "2/10s"], {}, [0, 0, 10, 10, 20, 20, 30]),  # the first can never bind
         (["1/s", "100/2s"], {}, [0, 1, 2, 3, 4, 5, 6]),  # the second cannot
-        (["2/s", "2/s"], {}, [0, 0, 1, 1, 2, 2, 3]),
         (["2/s"], {}, [0, 0, 1, 1, 2, 2, 3]),
         *((rate, {}, [0, 0, 1, 10, 10, 11, 20]) for rate in ("2/s, 3/10s", [2, Rate(3, 10)])),
-        (["3/s", "4/10s", "6/min"], {}, [0, 0, 0, 1, 10, 10, 60]),
         (["2/s", "3/10s"], {"guard": 0.5}, [0, 0, 1.5, 10.5, 10.5, 12, 21]),
         (["2/s", "4/min"], {"algorithm": TokenBucket}, [0, 0, 0.5, 1, 15, 30, 45]),
         (["2/s", "3/10s"], {"algorithm": FixedWindow}, [0, 0, 1, 10, 10, 11, 20]),
