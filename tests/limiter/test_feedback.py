@@ -288,25 +288,6 @@ async def test_throttled_burst_spaces_the_next_requests(rates: Unchecked, cost: 
         assert limiter.statistics().burst == burst
 
 
-@both_kinds
-async def test_learned_burst_grows_once_without_use_then_with_it(
-    rates: Unchecked, cost: Unchecked
-) -> None:
-    limiter = RateLimiter(rates)
-    await throttle_all(limiter, 4, cost)
-    async with limiter.throttle(cost) as permit:
-        permit.update_quota(1000, reset_after=3600)  # stands behind the burst
-    bursts: list[float | None] = []
-    for _ in range(400):
-        await asyncio.sleep(1.0)
-        await send(limiter, cost if isinstance(cost, float) else {"tokens": 900}, took=0.0)
-        bursts.append(limiter.statistics().burst)
-    # More would be tried at once by the next burst of requests.
-    assert bursts == [*60 * [2], *340 * [4]]
-    await use_for_70_seconds(limiter, cost, 0.001)
-    assert limiter.statistics().burst == 8
-
-
 async def test_debt_of_requests_and_a_limit_of_tokens_alone_bound_what_is_learned() -> None:
     limiter = RateLimiter(RESOURCES)
     await limiter.record({"requests": 6, "tokens": 900})

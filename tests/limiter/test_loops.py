@@ -5,9 +5,8 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -86,28 +85,14 @@ def test_limiter_survives_the_death_of_its_loop(how: str | int) -> None:
     assert (decision.allowed, counts(limiter)) == (free, (1, 0))
 
 
-async def serve_fifty(limiter: RateLimiter) -> None:
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+async def test_limiter_works_with_eager_tasks() -> None:
+    eager: Unchecked = asyncio.eager_task_factory
+    asyncio.get_running_loop().set_task_factory(eager)
     guests = "".join(map(chr, range(50)))
+    limiter = RateLimiter("10/s", concurrency_limit=3)
     assert await order_of(guests, dict.fromkeys(guests, limiter)) == guests
-    assert counts(limiter) == (0, 0)
-
-
-def plain_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **_: object
-) -> asyncio.Task[Any]:
-    return asyncio.Task(coroutine, loop=loop)  # without a context
-
-
-FACTORIES: list[Any] = [plain_task]
-if sys.version_info >= (3, 12):
-    FACTORIES.append(asyncio.eager_task_factory)
-
-
-@pytest.mark.parametrize("factory", FACTORIES)
-async def test_limiter_works_with_any_task_factory(factory: Unchecked) -> None:
-    asyncio.get_running_loop().set_task_factory(factory)
-    await serve_fifty(RateLimiter("10/s", concurrency_limit=3))
-    assert now() == 4.0
+    assert (counts(limiter), now()) == ((0, 0), 4.0)
 
 
 async def test_sweep_at_every_instant_delays_no_waiter() -> None:
