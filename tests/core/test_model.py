@@ -22,9 +22,8 @@ def test_models_of_the_queue_and_of_the_shared_limit_hold() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        replace(design, **{part.name: False})
-        for design in (line.Design(), shared.Design())
-        for part in fields(design)
+        *(replace(line.Design(), **{part.name: False}) for part in fields(line.Design)),
+        *(replace(shared.Design(), **{part.name: False}) for part in fields(shared.Design)),
     ],
     ids=str,
 )
