@@ -12,6 +12,7 @@ from pymongo.monitoring import CommandListener
 
 from aiothrottle import SlidingWindowLog, WaitUntil
 from aiothrottle.stores.mongo import MongoStore
+from aiothrottle.testing import store_contract
 
 Client: TypeAlias = AsyncMongoClient[Any]
 HOURLY = SlidingWindowLog("10/h")
@@ -79,3 +80,13 @@ async def test_record_has_one_algorithm_expires_and_is_purged(
         await store.reserve(repr(first), first, [1])
         with pytest.raises(ValueError, match="another algorithm"):
             await store.reserve(repr(first), second, [1])
+
+
+async def test_server_decides_as_python_does(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithms = [WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7), WaitUntil(70, 1, 1000)]
+    monkeypatch.setattr(store_contract, "ALGORITHMS", algorithms)
+    clock = store_contract.ManualClock()
+    store = MongoStore(client, "aiothrottle_test", timeout=5, clock=clock)
+    await store_contract.it_decides_as_a_store_in_memory_does(lambda: store, clock)
