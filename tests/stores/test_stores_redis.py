@@ -5,14 +5,13 @@ import math
 import random
 import re
 import struct
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from aiothrottle import RateLimiter, SharedConcurrency
@@ -33,7 +32,7 @@ from aiothrottle.amounts import amounts
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.redis_scripts import LOAD, RECORD
-from aiothrottle.testing.store_contract import CHECKS, ManualClock
+from aiothrottle.testing.store_contract import ManualClock
 from tests.support.effort import EFFORT, SEED
 from tests.support.servers import Cluster, Valkey
 from tests.support.stored import DictStore
@@ -258,16 +257,23 @@ async def test_unsuitable_server_is_warned_of_or_rejected(own_valkey: Valkey) ->
         assert (await RedisStore(client).peek("key", HOURLY)).remaining == 10
 
 
+@asynccontextmanager
+async def sharing_a_slot(client: Any) -> AsyncGenerator[tuple[RateLimiter, RateLimiter]]:
+    limits: dict[str, Any] = {"concurrency_limit": SharedConcurrency(1), "key": "slot"}
+    stores = RedisStore(client, timeout=5), RedisStore(client, timeout=5)
+    async with (
+        RateLimiter(store=stores[0], **limits) as one,
+        RateLimiter(store=stores[1], **limits) as other,
+    ):
+        yield one, other
+
+
 async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -> None:
     """The access control lists of docs/guides/production.md."""
     page = (Path(__file__).parents[2] / "docs/guides/production.md").read_text(encoding="utf-8")
     line, slots = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     async with valkey.connect(username="aiothrottle", password="secret") as user:
         await client.execute_command(*line.split())
-        for check in CHECKS[::3]:
-            await client.flushall()
-            clock = ManualClock()
-            await check(partial(RedisStore, user, clock=clock, timeout=5), clock)
         store = RedisStore(user, timeout=5)
         for algorithm in (*PORTED, AllOf(AllOf(SlidingWindowLog(1)))):
             answer = await store.reserve(repr(algorithm), algorithm, [0.5, 0.5], max_reservation=1)
@@ -275,22 +281,15 @@ async def test_documented_commands_are_sufficient(valkey: Valkey, client: Any) -
             await store.record(repr(algorithm), algorithm, 0.5)
             await store.peek(repr(algorithm), algorithm)
             await store.clear(repr(algorithm))
-        limits: dict[str, Any] = {"on_store_error": "local", "key": "processes"}
-        async with RateLimiter("10/s", store=store, **limits) as counted:
-            assert await counted.try_acquire()
-            assert counted.statistics().store_up
         await client.execute_command(*slots.split())
-        limits = {"concurrency_limit": SharedConcurrency(1), "key": "acl"}
-        limiters = [RateLimiter(store=RedisStore(user, timeout=5), **limits) for _ in range(2)]
-        first = await limiters[0].acquire()
-        waiter = asyncio.create_task(limiters[1].acquire())
-        while not valkey.command("PUBSUB", "CHANNELS", "aiothrottle:wake:*"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # the other one subscribes
-        first.release()  # without a notification it would wait for 10 seconds
-        async with asyncio.timeout(9):
-            (await waiter).release()
-        for limiter in limiters:
-            await limiter.aclose()
+        async with sharing_a_slot(user) as (one, other):
+            first = await one.acquire()
+            waiter = asyncio.create_task(other.acquire())
+            while not valkey.command("PUBSUB", "CHANNELS", "aiothrottle:wake:*"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # the other one subscribes
+            first.release()  # without a notification it would wait for 10 seconds
+            async with asyncio.timeout(9):
+                (await waiter).release()
         sentence = page.partition("`RedisStore.pipeline` also needs ")[2].partition(".")[0]
         more = re.findall(r"\+\w+", sentence)
         await client.execute_command("ACL", "SETUSER", "aiothrottle", *more)
@@ -303,21 +302,18 @@ async def test_slots_change_hands_without_permission_for_channels(
     valkey: Valkey, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await client.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all")
-    async with AsyncExitStack() as stack:
-        user = await stack.enter_async_context(valkey.connect(username="mute", password="secret"))
-        limits: dict[str, Any] = {"concurrency_limit": SharedConcurrency(1), "key": "mute"}
-        limiters = [RateLimiter(store=RedisStore(user, timeout=5), **limits) for _ in range(2)]
-        for limiter in limiters:
-            await stack.enter_async_context(limiter)
-        permit = await limiters[0].acquire()
-        for number in range(1, 5):
-            waiter = asyncio.create_task(limiters[number % 2].acquire())
+    user: Any = Redis(port=valkey.port, username="mute", password="secret")
+    async with user, sharing_a_slot(user) as (one, other):
+        permit = await one.acquire()
+        for limiter in (other, one):
+            waiter = asyncio.create_task(limiter.acquire())
             await asyncio.sleep(0.02)  # so that the release has somebody to wake
             permit.release()
             async with asyncio.timeout(5):
                 permit = await waiter
         permit.release()
-        assert all(limiter.statistics().store_up for limiter in limiters)
+        assert one.statistics().store_up
+        assert other.statistics().store_up
     messages = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert len(messages) <= 2, messages  # one of each store
     assert all("wake-ups" in it and "No permissions" in it for it in messages)
