@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import TokenBucket, WaitUntil
 from aiothrottle.events import Event, StoreDown, StoreUp
-from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import greatest_count
 from tests.outages.processes import OUTAGES, back, fall, limiter_on, process
@@ -341,37 +339,6 @@ async def test_reset_forgets_what_the_share_has_spent() -> None:
     await limiter.reset()
     await fall(limiter, server)
     assert all([await limiter.try_acquire() for _ in range(5)])
-
-
-STORED: dict[str, Any] = {"store": MemoryStore(), "key": "k"}
-
-
-def test_contradictory_choices_are_rejected() -> None:
-    wrong: dict[str, list[dict[str, Any]]] = {
-        "on_store_error must be one of": [{"on_store_error": "ignore", **STORED}],
-        "give a store": [{"on_store_error": "local", **it} for it in ({}, {"local_share": 0.5})],
-        "write on_store_error='local' too": [
-            {"on_store_error": choice, "local_share": 0.5, **store}
-            for choice in ("raise", "open", "closed")
-            for store in (STORED, {})
-        ],
-    }
-    for message, several in wrong.items():
-        for options in several:
-            with pytest.raises(ValueError, match=message):
-                RateLimiter("1/s", **options)
-    assert RateLimiter("1/s").statistics().store_up is None
-
-
-@pytest.mark.parametrize("limiter", [RateLimiter, KeyedRateLimiter])
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, math.nan, math.inf, "x", True])
-def test_local_share_out_of_range_is_rejected(limiter: Any, wrong: object) -> None:
-    is_number = isinstance(wrong, int | float) and not isinstance(wrong, bool)
-    message = "local_share must be .* such as 1/8 for 8 processes"
-    for choice in ("raise", "local"):
-        for limits in ({"rate_limit": "1/s"}, {"concurrency_limit": SharedConcurrency(4)}):
-            with pytest.raises(ValueError if is_number else TypeError, match=message):
-                limiter(local_share=wrong, on_store_error=choice, **STORED, **limits)
 
 
 @pytest.mark.parametrize("limits", [KINDS["tokens"], KINDS["slots"]], ids=["tokens", "slots"])

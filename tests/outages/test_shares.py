@@ -118,4 +118,3 @@ async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     server, limiter = process("local", "2/s", local_share=5e-324, guard=0.0)
     server.mode = "refuses"
     assert [bool(await limiter.try_acquire(cost)) for cost in (0, 1, 1)] == [True, True, False]
-    assert await visit(limiter) == pytest.approx(10_002, rel=0.5)

@@ -6,7 +6,7 @@ Real servers, behind a link that takes a while; the block is real too.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from aiothrottle import RateLimiter, SharedConcurrency, SlidingWindowLog
 from aiothrottle.events import Event, StoreDown
 from aiothrottle.stores import SlotStore
 from tests.stores.conftest import Open
+from tests.stores.servers import SERVERS
 from tests.support.background import in_thread
 from tests.support.servers import FaultProxy
 from tests.support.virtually import turns
@@ -28,10 +29,6 @@ IMPATIENT: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "retry": Retry(NoBackoff(), 0),
 }
-
-
-# The fixture of each server, by the kind of the store.
-SERVED = {"redis": "valkey", "mongodb": "mongodb", "memcached": "memcached_server"}
 
 
 @contextlib.asynccontextmanager
@@ -57,16 +54,13 @@ async def warm(store: SlotStore) -> None:
         await asyncio.gather(*[limiter.acquire() for _ in range(3)])
 
 
-async def check_block(
-    stores: Sequence[SlotStore], name: str, until: Callable[[], Awaitable[object]]
-) -> None:
+async def check_block(store: SlotStore, name: str, until: Callable[[], Awaitable[object]]) -> None:
     """Block amid the calls of several limiters: no outage, and each request counts once."""
     window, events = SlidingWindowLog("10/h"), list[Event]()
     slots = SharedConcurrency(3, lease=600.0)
     limits: dict[str, Any] = {"algorithm": window, "concurrency_limit": slots}
-    # Two clients may be of one server.
-    keys = [(store, f"{name} {n} {place}") for n, store in enumerate(stores) for place in range(3)]
-    limiters = [RateLimiter(store=store, key=key, **limits) for store, key in keys]
+    keys = [f"{name} {place}" for place in range(3)]
+    limiters = [RateLimiter(store=store, key=key, **limits) for key in keys]
 
     async def once(limiter: RateLimiter) -> None:
         limiter.observe(events.append)
@@ -80,33 +74,28 @@ async def check_block(
     for limiter in limiters:
         await limiter.aclose()
     assert not [event for event in events if isinstance(event, StoreDown)], name
-    answers = await asyncio.gather(*[store.peek(key, window) for store, key in keys])
+    answers = await asyncio.gather(*[store.peek(key, window) for key in keys])
     assert [answer.remaining for answer in answers] == [9] * len(keys), name
 
 
 @pytest.mark.parametrize(
-    "kinds",
-    [("redis", "impatient redis", "mongodb"), ("memcached",)],
-    ids=["redis, mongodb", "memcached"],
+    ("kind", "options"),
+    [("redis", {}), ("redis", IMPATIENT), ("mongodb", {}), ("memcached", {})],
+    ids=["redis", "impatient redis", "mongodb", "memcached"],
 )
 async def test_block_is_no_outage(
-    kinds: tuple[str, ...], open_stores: Open, request: pytest.FixtureRequest
+    kind: str, options: dict[str, Any], open_stores: Open, request: pytest.FixtureRequest
 ) -> None:
     """Blocked from a turn of the call, or from an instant at which data is on its way."""
-    async with contextlib.AsyncExitStack() as stack:
-        stores, links = list[SlotStore](), list[FaultProxy]()
-        for name in kinds:
-            kind = name.removeprefix("impatient ")
-            port = request.getfixturevalue(SERVED[kind]).port
-            links.append(link := await stack.enter_async_context(far(port)))
-            options = IMPATIENT if kind != name else {}
-            stored = open_stores(kind, port=link.port, timeout=TIMEOUT, **options)
-            stores.append((await stack.enter_async_context(stored))())
-        await asyncio.gather(*map(warm, stores))
-        for link in links:
-            link.delay = 0.01
-        await check_block(stores, "turn of the driver", lambda: turns(5))
-        await check_block(stores, "reply under way", lambda: asyncio.sleep(0.015))
+    port = request.getfixturevalue(SERVERS[kind].removesuffix("_uri")).port
+    async with (
+        far(port) as link,
+        open_stores(kind, port=link.port, timeout=TIMEOUT, **options) as make,
+    ):
+        await warm(store := make())
+        link.delay = 0.01
+        await check_block(store, "turn of the driver", lambda: turns(5))
+        await check_block(store, "reply under way", lambda: asyncio.sleep(0.015))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +105,6 @@ async def test_block_is_no_outage_with_several_servers(
     open_stores: Open, kind: str, options: dict[str, Any]
 ) -> None:
     async with open_stores(kind, timeout=TIMEOUT, **options) as make:
-        await warm(make())
-        await check_block([make()], "first turn", lambda: turns(1))
-        await check_block([make()], "turn of the driver", lambda: turns(4))
+        await warm(store := make())
+        await check_block(store, "first turn", lambda: turns(1))
+        await check_block(store, "turn of the driver", lambda: turns(4))

@@ -65,7 +65,7 @@ async def test_many_processes_are_granted_in_turn_and_one_left_alone_reserves_le
 
 # ---- compare and swap ----------------------------------------------------------------------------
 
-ROUND_TRIP, SECONDS = 0.002, 4.0
+ROUND_TRIP, SECONDS = 0.002, 2.0
 ATTEMPTS = SECONDS / (2 * ROUND_TRIP)  # of one process alone
 
 
@@ -115,7 +115,7 @@ async def test_processes_lose_few_swaps_take_turns_and_never_give_up() -> None:
     assert sum(each_won) > 0.75 * ATTEMPTS
     assert lost < 1.6 * sum(each_won)
     assert evenness(each_won) > 0.95
-    each_won, _ = await compete(100, SECONDS / 2)
+    each_won, _ = await compete(60, SECONDS / 2)
     assert sum(each_won) > ATTEMPTS / 2
 
 
@@ -127,21 +127,6 @@ def test_contention_of_idle_keys_is_forgotten() -> None:
     assert contention.longest_pause("9999", now=0.0) == 0.01
     assert contention.longest_pause("9999", now=60.0) == 0.0
     assert len(contention) <= 4095
-
-
-def test_key_may_be_forgotten_in_another_thread_meanwhile() -> None:
-    contention = Contention()
-    contention.note("key", now=0.0, seconds=0.01, lost=True)
-
-    class Interrupted(float):
-        """When it is compared, the other thread has its turn."""
-
-        def __gt__(self, other: float) -> bool:
-            assert contention.longest_pause("key", float(self)) == 0.0
-            return float(self) > other
-
-    assert contention.longest_pause("key", Interrupted(60.0)) == 0.0
-    assert not len(contention)
 
 
 # ---- the guard -----------------------------------------------------------------------------------

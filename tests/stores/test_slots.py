@@ -252,22 +252,6 @@ async def test_updated_limit_applies() -> None:
             here.update(**options)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ((0,), "limit must be a whole number of slots, 1 or more, got 0"),
-        *(((wrong,), "limit must be a whole number") for wrong in (2.5, True)),
-        ((2, 30, "2"), "per_process must be a whole number"),
-        ((2, 30, 0), "per_process must be a whole number of slots, 1 or"),
-        ((2, "30"), "lease must be a finite number of seconds, above 0"),
-        *(((2, float(wrong)), "lease must be a finite") for wrong in ("0", "-1", "inf", "nan")),
-    ],
-)
-def test_wrong_numbers_of_slots_are_rejected(arguments: tuple[Any, ...], error: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=error):
-        SharedConcurrency(*arguments)
-
-
 # Tokens are being returned; at 0.5 s no call is under way; at 1.25 s the held slots are renewed.
 @pytest.mark.parametrize(("what", "seconds"), [("tokens", 0.3), ("slots", 0.5), ("slots", 1.25)])
 def test_closed_loop_leaves_no_task(what: str, seconds: float) -> None:
