@@ -107,6 +107,7 @@ async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
     await back(server, 0.8)
     await visit(limiter)
     assert limiter.statistics().store_up is True
+    assert RateLimiter("1/s").statistics().store_up is None
 
 
 @pytest.mark.parametrize(
@@ -159,38 +160,29 @@ async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnSto
         await limiter.peek()
 
 
-async def fail(limiter: RateLimiter, server: Server) -> None:
-    """Have some requests raise, until the server is not tried for each of them."""
-    server.mode = "refuses"
-    for _ in range(5):
-        with pytest.raises(StoreUnavailable):
-            await limiter.try_acquire()
-        await asyncio.sleep(0.5)
-
-
-async def test_error_that_is_no_outage_ends_the_outage_with_raise() -> None:
-    client = Client(server := Server())
-    sound, damaged = (RateLimiter("20/s", store=client, key=key) for key in ("sound", "damaged"))
-    await server.record("damaged", TokenBucket("1/min"))
-    await fail(sound, server)
-    await back(server)
-    with pytest.raises(ValueError, match="another algorithm"):
-        await damaged.try_acquire()
-    assert await sound.try_acquire()
-    assert sound.statistics().store_up
-    assert damaged.statistics().store_up
-
-
-async def test_refund_that_is_answered_ends_the_outage_with_raise() -> None:
+@pytest.mark.parametrize("answers", ["refund", "error"])
+async def test_any_answer_ends_the_outage_with_raise(answers: str) -> None:
+    """Also one that is an error of this record, and no outage."""
     client = Client(server := Server())
     limiter, other = (RateLimiter("20/s", store=client, key=key) for key in "ab")
     permit = await other.acquire(5)
-    await fail(limiter, server)
+    server.mode = "refuses"
+    for _ in range(5):  # until it is not tried for each request
+        with pytest.raises(StoreUnavailable):
+            await limiter.try_acquire()
+        await asyncio.sleep(0.5)
     await back(server)
-    permit.settle(1)
-    await rest()
+    if answers == "refund":
+        permit.settle(1)
+        await rest()
+    else:
+        await server.clear("b")
+        await server.record("b", TokenBucket("1/min"))
+        with pytest.raises(ValueError, match="another algorithm"):
+            await other.try_acquire()
     assert other.statistics().store_up
     assert await limiter.try_acquire()
+    assert limiter.statistics().store_up
 
 
 async def test_open_keeps_the_slots_of_this_process() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
-from aiothrottle import StoreUnavailable, TokenBucket
+from aiothrottle import StoreUnavailable, TokenBucket, WaitUntil
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Claim, Key, SlotStore
 from aiothrottle.stores import redis_scripts as of_redis
@@ -164,7 +164,7 @@ async def test_impossible_numbers_are_replaced(
         harms = [(8, struct.pack("<3d", *times)) for times in NO_TIMES]
         if kept is script:
             places = range(8, len(data), 8)
-            harms += [(place, struct.pack("<d", bad)) for place in places for bad in BAD]
+            harms += [(at, struct.pack("<d", BAD[at // 8 % len(BAD)])) for at in places]
         for place, numbers in harms:
             data = await kept.spend(algorithm)
             await kept.write(data[:place] + numbers + data[place + len(numbers) :])
@@ -203,7 +203,7 @@ class Own(TokenBucket):
     """The script does not know it: it is swapped."""
 
 
-@pytest.mark.parametrize("algorithm", [*STORED, Own("3/s", burst=3)], ids=repr)
+@pytest.mark.parametrize("algorithm", [STORED[0], STORED[8], Own("3/s", burst=3)], ids=repr)
 async def test_redis_replaces_other_types_and_torn_records(
     client: Any, script: Kept, algorithm: Algorithm[Any]
 ) -> None:
@@ -301,10 +301,9 @@ async def test_memcached_replaces_damaged_values(memcached_server: Process, pyth
 
     async with connect_memcached(memcached_server.port) as client:
         python.store = MemcachedStore(client, "app", clock=python.clock)
-        for algorithm in STORED:
-            for data in (b"x", b"a text of another program" * 5, b"\xff" * 60):
-                await client.set(b"app:key", data)
-                await python.check_replaced(algorithm)
+        for data in (b"x", b"a text of another program" * 5, b"\xff" * 60):
+            await client.set(b"app:key", data)
+            await python.check_replaced(STORED[0])
         await python.check_slots_replaced(lambda: client.set(b"app:key:%00slots", b"x"))
 
 
@@ -317,7 +316,7 @@ async def test_mongodb_replaces_damaged_documents(mongodb: Process, python: Kept
     async with AsyncMongoClient[Any](uri, retryWrites=False) as client:
         python.store = MongoStore(client, clock=python.clock, timeout=10)
         records = client["aiothrottle"]["limits"]
-        for algorithm in STORED:
+        for algorithm in (STORED[0], WaitUntil(1, 5, 10)):
             await python.store.record("key", algorithm)
             document: Any = await records.find_one({"_id": "key"})
             bare = {"mark": b"m", "seal": seal(algorithm)}

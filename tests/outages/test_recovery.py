@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency, StoreUnavailable
-from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import MemoryStore
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import CHOICES, OnStoreError
@@ -148,30 +147,13 @@ async def test_closing_gives_up_slots_if_another_limiter_found_the_store_down() 
     assert len(server.asked) == calls
 
 
-class Listener(list[Event]):
-    """Has weak references."""
-
-
-async def test_limiter_in_an_outage_can_be_collected() -> None:
-    (server, limiter), listener = process("local"), Listener()
-    limiter.observe(listener.append)
-    await fall(limiter, server)
-    await visit(limiter)
-    await asyncio.sleep(0.5)
-    assert listener
-    reference = weakref.ref(listener)
-    del limiter, listener
-    gc.collect()
-    assert reference() is None
-    await asyncio.sleep(2.0)  # its timer does no harm
-
-
+@pytest.mark.parametrize("choice", ["raise", "local"])
 @pytest.mark.parametrize("slots", [None, SharedConcurrency(3)])
 @pytest.mark.parametrize("method", ["acquire", "try_acquire", "peek", "record"])
-async def test_error_of_an_outage_keeps_no_limiter_alive(
-    method: str, slots: SharedConcurrency | None
+async def test_outage_keeps_no_limiter_alive(
+    method: str, slots: SharedConcurrency | None, choice: OnStoreError
 ) -> None:
-    server, limiter = process("raise", concurrency_limit=slots)
+    server, limiter = process(choice, concurrency_limit=slots)
     server.mode = "refuses"
     gc.disable()
     try:
@@ -179,6 +161,7 @@ async def test_error_of_an_outage_keeps_no_limiter_alive(
             with contextlib.suppress(StoreUnavailable):
                 await getattr(limiter, method)()
             await asyncio.sleep(0.06)
+        assert limiter.statistics().store_up is False
         engine = weakref.ref(limiter._engine)
         del limiter
         await asyncio.sleep(1.0)
@@ -268,34 +251,6 @@ async def test_each_key_in_turn_does_not_wait_for_a_silent_store(
         with contextlib.suppress(StoreUnavailable):
             await grant_twice(limiter, key)
     assert now() - start < 4.0  # of the first two keys, a second each
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(
-    "limit",
-    [
-        {"rate_limit": "10/s"},
-        {"concurrency_limit": SharedConcurrency(2)},
-        {"rate_limit": "10/s", "concurrency_limit": SharedConcurrency(2)},
-    ],
-    ids=["tokens", "slots", "both"],
-)
-async def test_answer_to_a_new_key_ends_the_outage_of_another(
-    choice: OnStoreError, limit: dict[str, Any]
-) -> None:
-    server, events = Server(), list[Event]()
-    limiter = KeyedRateLimiter(**limit, store=Client(server), key="k", on_store_error=choice)
-    limiter.observe(events.append)
-    server.mode = "refuses"
-    for _ in range(5):
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
-            await asyncio.wait_for(grant_twice(limiter, -1), 1.0)
-        await asyncio.sleep(1.0)
-    await back(server, 60.0)  # by then that key is forgotten
-    for key in range(5):
-        await grant_twice(limiter, key)
-    *_, last = (event for event in events if isinstance(event, StoreDown | StoreUp))
-    assert isinstance(last, StoreUp)
 
 
 @pytest.mark.parametrize("choice", ["closed", "open"])

@@ -126,8 +126,8 @@ async def test_nothing_is_lost_or_granted_twice_in_an_outage(served: tuple[str, 
     outages = [(tokens_in_an_outage, mode) for mode in MODES]
     outages += [(slots_in_an_outage, mode) for mode in ("blackhole", "reset")]
     async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
-        for outage, mode in outages:
-            for choice in CHOICES:
+        for place, (outage, mode) in enumerate(outages):
+            for choice in CHOICES[place % 2 :: 2]:  # two with each kind of outage
                 group.create_task(outage(*served, choice, mode), name=f"{choice} {mode}")
 
 
