@@ -28,18 +28,6 @@ async def inside(limiter: RateLimiter, count: int) -> int:
     return sum(task.done() for task in tasks)
 
 
-async def test_closed_limiter_gives_up_what_it_cannot_return() -> None:
-    link = Link(Shared())
-    limiter = share(link, 1)
-    permit = await limiter.acquire()
-    link.error = UNREACHABLE
-    permit.release()
-    await limiter.aclose()
-    calls = len(link.claims)
-    await asyncio.sleep(100.0)
-    assert len(link.claims) == calls
-
-
 @pytest.mark.parametrize(
     ("limit", "per_process", "given", "slots"),
     [
@@ -106,19 +94,6 @@ async def test_rejected_try_says_when_a_failing_store_is_asked(rate: str | None)
         assert decision.retry_after > 0.0
         await asyncio.sleep(decision.retry_after)
     assert now() < 30.0
-
-
-async def test_error_that_is_no_outage_ends_the_fallback() -> None:
-    link = Link(Shared())
-    limiter = share(link, on_store_error="local")
-    link.error = UNREACHABLE
-    _held = await limiter.acquire()
-    waiter = asyncio.create_task(limiter.acquire())
-    await turns()
-    link.error = ValueError("damaged")
-    for call in (waiter, limiter.try_acquire()):
-        with pytest.raises(ValueError, match="damaged"):
-            await call
 
 
 class Damaged(Link):

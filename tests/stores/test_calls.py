@@ -154,10 +154,8 @@ async def test_failures_with_answers_between_them_do_not_add_up() -> None:
     for error in (failure, None, failure, None):
         server.error = error
         await asyncio.sleep(0.6 if error is not None else 0.61)
-    first, second, third, *others = await outcomes(tasks)
-    assert (second, *others) == (1, 3, 4)
-    assert isinstance(first, StoreUnavailable)
-    assert isinstance(third, StoreUnavailable)
+    found = await outcomes(tasks)
+    assert [isinstance(each, StoreUnavailable) for each in found] == [True, False] * 2 + [False]
 
 
 async def test_failure_harms_its_own_calls_alone() -> None:
@@ -170,13 +168,16 @@ async def test_failure_harms_its_own_calls_alone() -> None:
     assert str(first) == "Server: reset"
     assert others == [1, 2, 3, 4]
     server = await Server().ready()
-    bad = server.replies[3] = ValueError("bad")
+    server.replies[3] = ValueError("bad")
     found = await outcomes(server.ask(*range(6)))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5]
-    assert isinstance(found[3], StoreUnavailable)
-    assert found[3].__cause__ is bad
     with pytest.raises(StoreUnavailable, match="Server: bad"):
         await server.calls.ask(3)
+    server.error = AssertionError()  # every error of a driver is an outage
+    for each in (found[3], *await outcomes(server.ask(*range(5)))):
+        assert type(each) is StoreUnavailable
+        assert each.__cause__ in {server.replies[3], server.error}
+    assert str(each) == "Server: AssertionError"
 
     async def too_few(calls: list[int]) -> list[int]:
         await turns()
@@ -210,26 +211,7 @@ async def test_blocked_loop_is_not_a_silent_server(passed: float, later: float) 
 # ---- failures ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        AttributeError("'NoneType' object has no attribute 'write'"),
-        ConnectionResetError(104, "reset"),
-        asyncio.IncompleteReadError(b"", 2),
-        AssertionError(),
-    ],
-    ids=repr,
-)
-async def test_every_driver_error_is_an_outage(error: Exception) -> None:
-    server = await Server().ready()
-    server.error = error
-    for each in await outcomes(server.ask(*range(5))):
-        assert type(each) is StoreUnavailable
-        assert each.__cause__ is error
-        assert str(each) == f"Server: {str(error) or type(error).__name__}"
-
-
-@pytest.mark.parametrize("stop", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("stop", [asyncio.CancelledError, KeyboardInterrupt])
 def test_program_exit_is_not_an_outage(stop: type[BaseException]) -> None:
     async def main() -> None:
         server = Server()
@@ -291,27 +273,19 @@ async def test_cancellation_harms_no_other_and_is_not_hidden() -> None:
         finally:
             raise AttributeError("'NoneType' object has no attribute 'close'")
 
-    asking = asyncio.create_task(sending(send, timeout=100.0).ask(1))
-    await turns()
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    with pytest.raises(StoreUnavailable):  # our own timeout cancels it as well
-        await sending(send).ask(1)
-
-
-@pytest.mark.parametrize("timeout", [None, 100.0])
-async def test_cancellation_that_the_driver_swallows_is_not_hidden(timeout: float | None) -> None:
-    async def send(calls: list[int]) -> list[int]:
+    async def swallow(calls: list[int]) -> list[int]:
         with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` of Python 3.11 may
             await asyncio.sleep(60.0)
         return calls
 
-    asking = asyncio.create_task(sending(send, timeout=timeout).ask(1))
-    await turns()
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
+    for driver, timeout in ((send, 100.0), (swallow, 100.0), (swallow, None)):
+        asking = asyncio.create_task(sending(driver, timeout=timeout).ask(1))
+        await turns()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    with pytest.raises(StoreUnavailable):  # our own timeout cancels it as well
+        await sending(send).ask(1)
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])

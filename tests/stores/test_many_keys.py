@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
-from aiothrottle import KeyedRateLimiter, SharedConcurrency, TokenBucket
+from aiothrottle import KeyedRateLimiter, TokenBucket
 from aiothrottle.stores import SlotStore
 from aiothrottle.stores.redis import RedisStore
 from tests.stores.conftest import Open
@@ -16,9 +16,9 @@ MANY = 600  # more than the calls of all round trips that are under way at a tim
 TEN = TokenBucket("10/s")
 
 
-async def keep_busy(store: SlotStore, many: int, **limits: Any) -> None:
+async def keep_busy(store: SlotStore, many: int) -> None:
     """Request each key at once, twice; every error is raised."""
-    limiter = KeyedRateLimiter("1000/s", store=store, key="many", **limits)
+    limiter = KeyedRateLimiter("1000/s", store=store, key="many")
 
     async def go(key: str) -> None:
         for _ in range(2):
@@ -34,7 +34,7 @@ async def keep_busy(store: SlotStore, many: int, **limits: Any) -> None:
 async def test_many_keys_over_a_pool_of_few(valkey: Valkey, kind: Any, most: int) -> None:
     pool = kind(host="127.0.0.1", port=valkey.port, max_connections=most)
     async with Redis.from_pool(pool) as client:
-        await keep_busy(RedisStore(client, timeout=5), MANY)
+        await keep_busy(RedisStore(client, timeout=5), 200)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,3 @@ async def test_many_keys_need_few_connections_and_commands(valkey: Valkey) -> No
         taken = await asyncio.gather(*(store.reserve(f"{n}", TEN, [1]) for n in range(MANY)))
         assert all(len(answer.instants) == 1 for answer in taken)
         assert calls("script|load") <= 5
-        slots: dict[str, Any] = {"concurrency_limit": SharedConcurrency(5)}
-        await keep_busy(RedisStore(client, timeout=5), 100, **slots)

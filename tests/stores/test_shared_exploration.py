@@ -238,10 +238,10 @@ def run_story(number: int, kind: type[Processes]) -> None:
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
-        (Processes, 250),
-        (Hurrying, 60),
-        (Rejecting, 250),
-        (RejectingLocally, 60),
+        (Processes, 120),
+        (Hurrying, 40),
+        (Rejecting, 120),
+        (RejectingLocally, 40),
         (Sharing, 120),
     ],
 )

@@ -10,11 +10,9 @@ import pytest
 
 from aiothrottle import LimiterClosed, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import Store
-from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns
-from tests.support.watching import Watched
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
@@ -116,29 +114,6 @@ async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_lat
 
 
 # ---- cancelled and closed ------------------------------------------------------------------------
-
-
-async def test_cancellation_at_any_point_returns_everything() -> None:
-    for after in range(15):
-        shared = Shared()
-        link = Link(shared)
-        link.latency = 0.3 if after >= 12 else 0.0  # it is cancelled while the call is under way
-        limiter, trying, other = share(link, 1), share(link, 1), share(Link(shared), 1)
-        tasks: list[asyncio.Task[Any]] = [*started(limiter.acquire(), limiter.acquire())]
-        tasks += [asyncio.create_task(method()) for method in (trying.try_acquire, trying.peek)]
-        await turns(after)
-        await asyncio.sleep(0.1 * max(0, after - 12))
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            permit = getattr(result, "permit", result)  # of a decision
-            if isinstance(permit, Permit):
-                permit.release()
-        async with asyncio.timeout(1.0):
-            (await other.acquire()).release()
-        await asyncio.sleep(1.0)
-        assert shared.is_empty, after
-        assert limiter.statistics().in_flight == 0
 
 
 async def test_cancelled_call_is_made_again_for_a_request_that_tries() -> None:
@@ -250,23 +225,3 @@ async def test_updated_limit_applies() -> None:
         options: dict[str, Any] = change
         with pytest.raises(ValueError, match=error):
             here.update(**options)
-
-
-# Tokens are being returned; at 0.5 s no call is under way; at 1.25 s the held slots are renewed.
-@pytest.mark.parametrize(("what", "seconds"), [("tokens", 0.3), ("slots", 0.5), ("slots", 1.25)])
-def test_closed_loop_leaves_no_task(what: str, seconds: float) -> None:
-    async def main() -> None:
-        link = Link(Shared())
-        limiter = share(link, 1)
-        if what == "tokens":
-            limiter = RateLimiter("2/s", store=Watched(latency=0.1), key="k")
-        kept.extend([await limiter.acquire(), *started(*(limiter.acquire() for _ in range(8)))])
-        link.latency = 0.1
-        await asyncio.sleep(seconds)
-        assert link.under_way == (seconds == 1.25)
-
-    kept: list[object] = []
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
-        loop = runner.get_loop()
-    assert not asyncio.all_tasks(loop)

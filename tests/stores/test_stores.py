@@ -181,7 +181,7 @@ async def test_wait_until_decides_by_the_server_clock(open_stores: Open, kind: s
 async def test_script_answers_as_the_python_does(open_stores: Open) -> None:
     dice, clock = random.Random(7), ManualClock()
     async with open_stores("redis") as make:
-        for life in range(40):
+        for life in range(20):
             script, python = make(clock=clock), MemoryStore(clock=clock)
             limit, owners = dice.randint(1, 9), [f"{life}x{place}" for place in range(4)]
             held = dict.fromkeys(owners, 0)
