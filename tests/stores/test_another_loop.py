@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aiothrottle import RateLimiter, SharedConcurrency, SlidingWindowLog
+from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
@@ -139,19 +139,27 @@ def test_loops_at_the_same_time_have_an_outage_each(caplog: pytest.LogCaptureFix
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["INFO"] * 2
 
 
-def test_clock_of_the_turns_is_the_new_one() -> None:
+@pytest.mark.parametrize("end", [3.0 + step / 80 for step in range(8)])
+def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
     store = MemoryStore()
-    limiter = RateLimiter("10/s", store=store, key="k", guard=0)
+    limiters = [RateLimiter("10/s", store=store, key="k", guard=0) for _ in range(6)]
+
+    async def use(limiter: RateLimiter) -> None:
+        while True:
+            async with limiter.throttle():
+                pass
 
     async def first() -> None:
         await asyncio.sleep(3600)
-        await store.record("k", SlidingWindowLog("10/s"), 10)  # of another process
-        await limiter.acquire()
-        await turns()  # it lets the other process call first
+        tasks = [asyncio.create_task(use(limiter)) for limiter in limiters]
+        await asyncio.sleep(end)
+        assert not any(task.done() for task in tasks)
 
     async def second() -> None:
         begun = now()
-        await limiter.acquire()
+        for limiter in limiters:
+            async with limiter.throttle():
+                pass
         assert now() - begun < 10.0
 
     on_a_loop(first)
