@@ -106,7 +106,7 @@ async def test_limiters_with_different_clocks_count_one_process() -> None:
     )
     await visit(ahead)
     Workers(plain, alone, tasks=1)
-    await asyncio.sleep(60.0)
+    await asyncio.sleep(25.0)
     assert Health.of(other, "c", None).counter.processes == 2
 
 

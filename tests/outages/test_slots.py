@@ -96,6 +96,19 @@ async def test_rejected_try_says_when_a_failing_store_is_asked(rate: str | None)
     assert now() < 30.0
 
 
+async def test_error_that_is_no_outage_ends_the_fallback() -> None:
+    link = Link(Shared())
+    limiter = share(link, on_store_error="local")
+    link.error = UNREACHABLE
+    _held = await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns()
+    link.error = ValueError("damaged")
+    for call in (waiter, limiter.try_acquire()):
+        with pytest.raises(ValueError, match="damaged"):
+            await call
+
+
 class Damaged(Link):
     """Answers claims for one key with an error, once it answers."""
 

@@ -1,22 +1,18 @@
 """Processes that compete for one key: each gets its turn, few calls are in vain, and none gives up.
 
-Also the guard that makes up for answers that come late, each by another delay.
+Also the guard that makes up for answers that come late.
 """
 
 import asyncio
-import random
-from bisect import bisect_left
 from typing import Any
 
 import pytest
 
 from aiothrottle import FixedWindow, LeakyBucket, RateLimiter
-from aiothrottle.algorithms import Algorithm, SlidingWindowCounter, SlidingWindowLog, TokenBucket
-from aiothrottle.stores import Key, Loaded
+from aiothrottle.algorithms import SlidingWindowCounter, SlidingWindowLog, TokenBucket
+from aiothrottle.stores import Answer, Key, Loaded, MemoryStore
 from aiothrottle.stores.swap import Contention
-from aiothrottle.testing import greatest_count
 from aiothrottle.testing.store_contract import ManualClock
-from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
 from tests.support.virtually import now
 from tests.support.watching import Watched, cancel
@@ -132,55 +128,20 @@ def test_contention_of_idle_keys_is_forgotten() -> None:
 # ---- the guard -----------------------------------------------------------------------------------
 
 
-class Jittery(Client):
-    """A store whose answers come up to 20 ms late, each by another delay."""
+class Seeing(MemoryStore):
+    """Sees the algorithm by which it is to decide."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.seen: Algorithm[Any] | None = None
+    __slots__ = ("seen",)
 
-    async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        self.seen = arguments[1]
-        answer = await super().ask(method, *arguments, **options)
-        await asyncio.sleep(random.uniform(0.0, 0.02))
-        return answer
+    async def peek(self, key: Key, algorithm: Any, cost: float = 1.0) -> Answer:
+        self.seen = algorithm
+        return await super().peek(key, algorithm, cost)
 
 
-async def observe(rate: int, seconds: float, guard: float | None = None) -> list[float]:
-    """Return when the requests of all processes arrive at an observer."""
-    random.seed(rate)
-    server = Server()
-    server.latency = 0.001
-    seen: list[float] = []
-
-    async def work(limiter: RateLimiter) -> None:
-        while now() < seconds:
-            async with limiter.throttle():
-                seen.append(now() + random.uniform(0.0, 0.004))
-
-    limits: dict[str, Any] = {"guard": guard, "key": "k"}
-    members = [RateLimiter(f"{rate}/s", store=Jittery(server), **limits) for _ in range(8)]
-    workers = max(2, rate // 8)
-    await asyncio.gather(*(work(member) for member in members for _ in range(workers)))
-    return sorted(seen)
-
-
-@pytest.mark.parametrize("rate", [10, 100, 1000])
-async def test_observer_counts_the_limit_and_most_of_it_with_a_guard(rate: int) -> None:
-    periods = 3
-    seen = await observe(rate, periods + 3.0)
-    assert greatest_count(seen, 1.0) <= rate
-    first = bisect_left(seen, 1.5)
-    assert periods / (seen[first + periods * rate] - seen[first]) >= 0.95
-    if rate == 10:
-        assert greatest_count(await observe(10, now() + 8.0, guard=0.0), 1.0) > 10
-
-
-async def periods(limiter: RateLimiter, store: Jittery) -> list[float]:
+async def periods(limiter: RateLimiter, store: Seeing) -> list[float]:
     """Return the periods of the rates by which the store decides."""
     await limiter.peek()
-    algorithm: Any = store.seen
-    return [part.rate.period for part in getattr(algorithm, "algorithms", [algorithm])]
+    return [part.rate.period for part in getattr(store.seen, "algorithms", [store.seen])]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +162,7 @@ async def periods(limiter: RateLimiter, store: Jittery) -> list[float]:
 async def test_default_guard_is_a_part_of_the_shortest_period(
     rate: Any, options: dict[str, Any], expected: list[float]
 ) -> None:
-    store = Jittery(Server())
+    store = Seeing()
     limiter = RateLimiter(rate, store=store, key="k", **options)
     assert await periods(limiter, store) == pytest.approx(expected)
     if isinstance(rate, str):

@@ -9,12 +9,12 @@ import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 
 from aiothrottle import RateLimiter, SharedConcurrency
-from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
 from tests.support.servers import FaultProxy, Valkey
 from tests.support.virtually import turns
-from tests.support.watching import cancel, sweep
+from tests.support.watching import sweep
 
 WINDOW = SlidingWindowLog("10/min")
 
@@ -68,23 +68,6 @@ async def test_slots_change_hands_over_one_connection(valkey: Valkey) -> None:
                 await asyncio.sleep(0.01)
                 permit.release()
                 (await waiting).release()
-
-
-async def test_late_reply_answers_no_other_call(valkey: Valkey) -> None:
-    async with through_proxy(valkey) as (proxy, store):
-        proxy.delay = 0.5
-        with pytest.raises(StoreUnavailable):
-            await store.reserve("key", WINDOW, [1])
-        proxy.delay = 0.0
-        assert (await store.peek("another", TokenBucket("7/s"))).remaining == 7.0
-        proxy.delay = 0.005
-        proxy.replying.clear()
-        task = asyncio.create_task(store.reserve("key", WINDOW, [1]))
-        await proxy.replying.wait()
-        await cancel(task)
-        assert task.cancelled()
-        proxy.delay = 0.0
-        assert (await store.peek("yet another", TokenBucket("8/s"))).remaining == 8.0
 
 
 # Of one caller; or of the task that sends the pipeline, as by a sweep of all tasks.

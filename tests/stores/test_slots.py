@@ -10,9 +10,11 @@ import pytest
 
 from aiothrottle import LimiterClosed, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import Store
+from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns
+from tests.support.watching import Watched
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
@@ -225,3 +227,23 @@ async def test_updated_limit_applies() -> None:
         options: dict[str, Any] = change
         with pytest.raises(ValueError, match=error):
             here.update(**options)
+
+
+# Tokens are being returned; at 0.5 s no call is under way; at 1.25 s the held slots are renewed.
+@pytest.mark.parametrize(("what", "seconds"), [("tokens", 0.3), ("slots", 0.5), ("slots", 1.25)])
+def test_closed_loop_leaves_no_task(what: str, seconds: float) -> None:
+    async def main() -> None:
+        link = Link(Shared())
+        limiter = share(link, 1)
+        if what == "tokens":
+            limiter = RateLimiter("2/s", store=Watched(latency=0.1), key="k")
+        kept.extend([await limiter.acquire(), *started(*(limiter.acquire() for _ in range(8)))])
+        link.latency = 0.1
+        await asyncio.sleep(seconds)
+        assert link.under_way == (seconds == 1.25)
+
+    kept: list[object] = []
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+        loop = runner.get_loop()
+    assert not asyncio.all_tasks(loop)
