@@ -10,9 +10,10 @@ import pytest
 
 from aiothrottle import FixedWindow, LeakyBucket, RateLimiter
 from aiothrottle.algorithms import SlidingWindowCounter, SlidingWindowLog, TokenBucket
-from aiothrottle.stores import Answer, Key, Loaded, MemoryStore
+from aiothrottle.stores import Key, Loaded
 from aiothrottle.stores.swap import Contention
 from aiothrottle.testing.store_contract import ManualClock
+from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
 from tests.support.virtually import now
 from tests.support.watching import Watched, cancel
@@ -128,14 +129,14 @@ def test_contention_of_idle_keys_is_forgotten() -> None:
 # ---- the guard -----------------------------------------------------------------------------------
 
 
-class Seeing(MemoryStore):
+class Seeing(Client):
     """Sees the algorithm by which it is to decide."""
 
-    __slots__ = ("seen",)
+    seen: Any = None
 
-    async def peek(self, key: Key, algorithm: Any, cost: float = 1.0) -> Answer:
-        self.seen = algorithm
-        return await super().peek(key, algorithm, cost)
+    async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        self.seen = arguments[1]
+        return await super().ask(method, *arguments, **options)
 
 
 async def periods(limiter: RateLimiter, store: Seeing) -> list[float]:
@@ -162,7 +163,7 @@ async def periods(limiter: RateLimiter, store: Seeing) -> list[float]:
 async def test_default_guard_is_a_part_of_the_shortest_period(
     rate: Any, options: dict[str, Any], expected: list[float]
 ) -> None:
-    store = Seeing()
+    store = Seeing(Server())
     limiter = RateLimiter(rate, store=store, key="k", **options)
     assert await periods(limiter, store) == pytest.approx(expected)
     if isinstance(rate, str):
