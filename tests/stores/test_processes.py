@@ -109,8 +109,9 @@ async def test_processes_keep_the_slot_limit_together(
         worker = await start(use_slots, address, *numbers)
         first = await line_of(worker)
         await use_slots(address, *numbers)
-        lines = [first, *(await worker.communicate())[0].splitlines()]
-        counts = [int(line) for line in (*lines, *capsys.readouterr().out.splitlines())]
+        output, _ = await worker.communicate()
+        lines = [first, *output.splitlines(), *capsys.readouterr().out.encode().splitlines()]
+        counts = [int(line) for line in lines]
         assert len(counts) == 60
         assert max(counts) <= LIMIT
     with file_of(addresses) as file:
