@@ -174,6 +174,9 @@ async def test_value_of_another_program_counts_as_spent(store: SQLiteStore, path
 def test_path_of_no_file_is_rejected(wrong: str) -> None:
     with pytest.raises(ValueError, match=f"path must be that of a file, got '{wrong}'"):
         SQLiteStore(wrong)
+    make: Any = SQLiteStore
+    with pytest.raises(TypeError):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -276,16 +279,21 @@ async def test_locked_file_is_an_outage_within_the_timeout(store: SQLiteStore, p
     assert await spent(store) == 2
 
 
-async def test_short_lock_is_waited_for(path: Path) -> None:
-    store = SQLiteStore(path, timeout=5.0)
-    await store.record("key", HOURLY)
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_short_lock_is_waited_for(path: Path, *, is_open: bool) -> None:
+    store, hasty = SQLiteStore(path, timeout=5.0), SQLiteStore(path, timeout=0.1)
+    if is_open:
+        await store.record("key", HOURLY)
     with locked(path):
+        with pytest.raises(StoreUnavailable, match="database is locked"):
+            await hasty.record("key", HOURLY)
         waiting = asyncio.create_task(store.record("key", HOURLY))
         await asyncio.sleep(0.1)
         assert not waiting.done()
     await waiting
-    assert await spent(store) == 2
+    assert await spent(store) == 1 + is_open
     await store.aclose()
+    await hasty.aclose()
 
 
 # ---- several threads, and forks ------------------------------------------------------------------

@@ -15,8 +15,8 @@ class Noting(Store):
 
     instants: list[float]
 
-    async def reserve(self, *arguments: Any, **options: Any) -> Any:
-        answer = await super().reserve(*arguments, **options)
+    async def reserve(self, key: Any, algorithm: Any, costs: Any, **options: Any) -> Any:
+        answer = await super().reserve(key, algorithm, costs, **options)
         self.instants += answer.instants
         return answer
 
@@ -25,7 +25,7 @@ class Noting(Store):
         for _ in range(round(cost)):
             self.instants.remove(instant)
 
-    async def record(self, *_: object) -> Any:
+    async def record(self, key: Any, algorithm: Any, cost: float = 1.0) -> Any:  # noqa: ARG002
         raise AssertionError("granted without a reservation")
 
 
@@ -64,7 +64,8 @@ async def use_tokens(
 ) -> list[float]:
     """Use as many tokens as it gets; return the instants of the store for which it got them."""
     async with open_store(address, Noting) as store:
-        store.instants = []
+        instants: list[float] = []
+        store.instants = instants
         async with RateLimiter("100/200ms", store=store, key="k") as limiter:
             await limiter.peek()
             wait()
@@ -79,7 +80,6 @@ async def use_tokens(
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        instants: list[float] = store.instants
     return instants
 
 
