@@ -118,6 +118,29 @@ async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_lat
 # ---- cancelled and closed ------------------------------------------------------------------------
 
 
+async def test_cancellation_at_any_point_returns_everything() -> None:
+    for after in range(15):
+        shared = Shared()
+        link = Link(shared)
+        link.latency = 0.3 if after >= 12 else 0.0  # it is cancelled while the call is under way
+        limiter, trying, other = share(link, 1), share(link, 1), share(Link(shared), 1)
+        tasks: list[asyncio.Task[Any]] = [*started(limiter.acquire(), limiter.acquire())]
+        tasks += [asyncio.create_task(method()) for method in (trying.try_acquire, trying.peek)]
+        await turns(after)
+        await asyncio.sleep(0.1 * max(0, after - 12))
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            permit = getattr(result, "permit", result)  # of a decision
+            if isinstance(permit, Permit):
+                permit.release()
+        async with asyncio.timeout(1.0):
+            (await other.acquire()).release()
+        await asyncio.sleep(1.0)
+        assert shared.is_empty, after
+        assert limiter.statistics().in_flight == 0
+
+
 async def test_cancelled_call_is_made_again_for_a_request_that_tries() -> None:
     link = Link(Shared())
     link.latency = 0.1

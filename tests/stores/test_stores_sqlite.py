@@ -281,19 +281,19 @@ async def test_locked_file_is_an_outage_within_the_timeout(store: SQLiteStore, p
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_short_lock_is_waited_for(path: Path, *, is_open: bool) -> None:
-    store, hasty = SQLiteStore(path, timeout=5.0), SQLiteStore(path, timeout=0.1)
+    store, impatient = SQLiteStore(path, timeout=5.0), SQLiteStore(path, timeout=0.1)
     if is_open:
         await store.record("key", HOURLY)
     with locked(path):
         with pytest.raises(StoreUnavailable, match="database is locked"):
-            await hasty.record("key", HOURLY)
+            await impatient.record("key", HOURLY)
         waiting = asyncio.create_task(store.record("key", HOURLY))
         await asyncio.sleep(0.1)
         assert not waiting.done()
     await waiting
     assert await spent(store) == 1 + is_open
     await store.aclose()
-    await hasty.aclose()
+    await impatient.aclose()
 
 
 # ---- several threads, and forks ------------------------------------------------------------------
