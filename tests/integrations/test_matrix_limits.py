@@ -1,8 +1,4 @@
-"""Waiting for the limiter, holding a slot, cancellation, and keys: the same everywhere.
-
-Clients have one connection, so that a request after a lost connection would wait for ever; and
-each scene checks at its end that no slot is held and nothing waits.
-"""
+"""Waiting for the limiter, holding a slot, cancellation, and keys: the same everywhere."""
 
 import asyncio
 import gc
@@ -22,7 +18,7 @@ from aiothrottle import (
     RateLimiter,
     ThrottleTimeout,
 )
-from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottleMiddleware
+from aiothrottle.aiohttp import Retry
 from tests.integrations.clients import (
     BODY_ERRORS,
     ONCE,
@@ -153,7 +149,7 @@ async def test_client_timeout_returns_slot_and_connection(
         assert await at.send() == (200, b"body")
 
 
-@pytest.mark.parametrize("path", ["stall", "stall-chunked", "endless", "trickle"])
+@pytest.mark.parametrize("path", ["stall-chunked", "endless"])
 @every(LIMITS)
 async def test_max_hold_closes_response(integration: Integration, path: str, clock: Clock) -> None:
     options: dict[str, Any] = {"max_hold": 60, "settle": (readers := Readers())}
@@ -164,7 +160,7 @@ async def test_max_hold_closes_response(integration: Integration, path: str, clo
         await clock.skip(2)
         if path != "endless":  # which nobody reads
             with pytest.raises(BODY_ERRORS):
-                await (collected(stream.chunks()) if "chunked" in path else stream.read())
+                await collected(stream.chunks())
         await until(lambda: not at.held and not server.connected)
         assert readers.ends == [[False]]
         assert await at.send("whole") == (200, b"body")
@@ -277,17 +273,14 @@ async def test_queue_timeout_ends_the_wait(integration: Integration, clock: Cloc
 KEYS = {
     "http://example.org/path?query": "example.org",
     "http://example.org:80/": "example.org",
-    "https://EXAMPLE.org:443/": "example.org",
-    "https://example.org./": "example.org",
+    "https://EXAMPLE.org.:443/": "example.org",
     "https://example.org:80/": "example.org:80",
     "http://example.org:443/": "example.org:443",
     "wss://example.org/": "example.org",
-    "ws://example.org/": "example.org",
     "https://bücher.example/": "xn--bcher-kva.example",
     "http://user:secret@example.org/": "example.org",
     "http://127.0.0.1:8080/": "127.0.0.1:8080",
     "http://[::1]/": "::1",
-    "http://[::1]:8080/": "[::1]:8080",
     "http://[0:0::0001]:8080/": "[::1]:8080",
 }
 
@@ -338,7 +331,7 @@ async def test_credentials_are_shown_nowhere(
             with pytest.raises(ThrottleTimeout) as caught:
                 await at.send(url, headers={"X-Token": "secret"})
         shown = [caught.value, limiter[key], limiter[key].statistics(), at.client.raw, limiter]
-        shown += [permit, ThrottleMiddleware(limiter), RetryMiddleware()]
+        shown.append(permit)
     assert not any("secret" in repr(each) + str(each) for each in shown)
     # httpx itself logs whole URLs.
     logged = [it.getMessage() for it in caplog.records if not it.name.startswith("http")]
@@ -348,13 +341,12 @@ async def test_credentials_are_shown_nowhere(
 # ---- a limiter for each loop -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [RateLimiter, KeyedRateLimiter])
 @pair
-async def test_each_loop_uses_its_own_limiter(integration: Integration, kind: type[Any]) -> None:
-    made: list[Any] = []
+async def test_each_loop_uses_its_own_limiter(integration: Integration) -> None:
+    made: list[RateLimiter] = []
 
-    def make() -> Any:
-        made.append(kind("100/s"))
+    def make() -> RateLimiter:
+        made.append(RateLimiter("100/s"))
         return made[-1]
 
     limiters: Any = PerLoop(make)
@@ -368,14 +360,8 @@ async def test_each_loop_uses_its_own_limiter(integration: Integration, kind: ty
         await send(url)
         await asyncio.to_thread(lambda: asyncio.run(send(url)))
     # All begin small, as their outcomes are reported.
-    assert kind is KeyedRateLimiter or [it.statistics().burst for it in made] == [1.0, 1.0]
-    of_keys = kind is KeyedRateLimiter
-    assert [(it.total() if of_keys else it.statistics()).granted for it in made] == [1, 1]
-
-
-@pair
-async def test_key_for_limiter_without_keys_is_an_error(integration: Integration) -> None:
-    limiters: Any = PerLoop(lambda: RateLimiter("1/s"))
+    found = [it.statistics() for it in made]
+    assert [(it.burst, it.granted) for it in found] == [(1.0, 1)] * 2
     async with integration.client(limiters, key=always("us")) as client:
         with pytest.raises(ValueError, match="needs a KeyedRateLimiter"):
             await client.send("http://127.0.0.1:9/")

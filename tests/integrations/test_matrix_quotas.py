@@ -1,8 +1,4 @@
-"""What servers report, and what every integration makes of it: pauses and server quotas.
-
-Each quota counts for the resource of its name. Some requests are reported as throttled by a body
-alone, to hosts whose profile says so: it stays readable by the caller, and others are not read.
-"""
+"""What servers report, and what every integration makes of it: pauses and server quotas."""
 
 import json
 from dataclasses import replace
@@ -13,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter, Retry
+from aiothrottle import KeyedRateLimiter, RateLimiter, Retry
 from aiothrottle.headers import Profile
 from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import (
+    BODY_ERRORS,
     ONCE,
     Clock,
     Feature,
@@ -43,15 +40,10 @@ def http_date(seconds: float) -> str:
 # ---- pauses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["seconds", "date", "date of another clock"])
 @every(LIMITS)
-async def test_throttled_response_pauses_the_limiter(integration: Integration, kind: str) -> None:
-    headers = {
-        "seconds": {"Retry_After": "30"},
-        "date": {"Retry_After": http_date(30)},
-        # The clock of this server is a year behind, and 30 s are 30 s all the same.
-        "date of another clock": {"Retry_After": http_date(30 - YEAR), "Date": http_date(-YEAR)},
-    }[kind]
+async def test_throttled_response_pauses_the_limiter(integration: Integration) -> None:
+    # The clock of this server is a year behind, and 30 s are 30 s all the same.
+    headers = {"Retry_After": http_date(30 - YEAR), "Date": http_date(-YEAR)}
     limiter = RateLimiter(100, concurrency_limit=2, guard=0.0)
     retry = Retry(pause_jitter=0)
     async with integration.serve(answer(429, **headers), limiter=limiter, retry=retry) as at:
@@ -91,17 +83,6 @@ async def send_once(
     async with integration.serve(*script, limiter=limiter, retry=ONCE, **options) as at:
         for _ in script:
             await at.send()
-
-
-@pair
-async def test_following_limiter_takes_the_reported_rates(integration: Integration) -> None:
-    limiter = RateLimiter("server", concurrency_limit=10, guard=0.0)
-    adaptive = RateLimiter(AdaptiveRate(100, 1, 1000))
-    policy = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600, "t";q=7;w=1;qu="tokens"')
-    for each in (limiter, adaptive):
-        await send_once(integration, each, policy)
-    assert "at 50/10s and 1000/h, 0 of 10 in flight" in repr(limiter)
-    assert adaptive.statistics().rate_limit == pytest.approx(0.97 * 5)  # the shortest
 
 
 RETRY_INFO = b"""{"error": {"code": 429, "details": [
@@ -166,12 +147,11 @@ SPENT_TOKENS = {"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens":
 @pytest.mark.parametrize(
     ("limits", "script", "expected"),
     [
-        (BOTH, [openai(90, 700), openai(89, 100)], (89, 100)),
         (KINDS, [answer(200, **INPUT_AND_OUTPUT)], (49, 50, 6)),
         ({"requests": "5000/min", "images": "5/min"}, [openai(90, 0)], (90, 5)),
         (BOTH, [answer(429, Retry_After="1", **SPENT_TOKENS)], (4999, 300_000)),
     ],
-    ids=["lower report", "input and output", "no such resource", "429 with a wait"],
+    ids=["input and output", "no such resource", "429 with a wait"],
 )
 @pair
 async def test_resources_keep_to_the_reports(
@@ -231,8 +211,6 @@ def in_json(data: object, status: int = 200, form: str = "sized") -> Handler:
 
 FORMS = ["sized", "chunked", "gzip", "gzip, chunked", "GraphQL"]
 OTHERS = {
-    "DynamoDB": in_json(DYNAMODB, 400),
-    "GitHub": in_json(GITHUB, 403),
     "own mark": in_json(OWN, 400),
     "odd encoding": in_form(encoded(OWN), "sized", 400, **OURS, Content_Encoding="é"),
 }
@@ -253,31 +231,28 @@ async def test_throttled_body_is_retried(integration: Integration, throttled: Ha
 async def test_other_body_is_returned_whole(integration: Integration, form: str) -> None:
     """And a reader of `settle` gets it once."""
     bodies: list[object] = [{"data": "THROTTLED"}, LONG, []]
-    for data in bodies:
-        handler, readers = in_json(data, form=form), Readers()
-        settle: dict[str, Any] = {"settle": readers} if integration.has(LIMITS) else {}
-        async with integration.serve(handler, profiles=[PROFILE], **settle) as at:
-            assert await at.send() == (200, encoded(data))
+    readers = Readers()
+    settle: dict[str, Any] = {"settle": readers} if integration.has(LIMITS) else {}
+    script = [in_json(data, form=form) for data in bodies]
+    async with integration.serve(*script, profiles=[PROFILE], **settle) as at:
+        for data in bodies:
             async with await at.open() as stream:
                 assert await collected(stream.chunks()) == encoded(data)
-            assert len(at.seen) == 2
-        if settle:
-            assert [it.body for it in readers] == [encoded(data)] * 2
-            assert readers.ends == [[True]] * 2
+        assert len(at.seen) == len(bodies)
+    if settle:
+        assert [(it.body, it.ends) for it in readers] == [(encoded(it), [True]) for it in bodies]
 
 
 @pytest.mark.parametrize(
     ("headers", "profile"),
     [
-        (OURS | {"Content_Type": "text/event-stream"}, PROFILE),
         (OURS | {"Content_Type": "application/x-ndjson"}, PROFILE),
-        ({"Content_Type": "application/json"}, PROFILE),
         ({"Content_Type": "application/json", "RateLimit_Remaining": "5"}, PROFILE),
         (OURS, OTHER),
     ],
-    ids=["events", "lines", "no header", "header of a limit", "another host"],
+    ids=["lines", "header of a limit", "another host"],
 )
-@every()
+@pair
 async def test_stream_and_other_host_are_not_read_ahead(
     integration: Integration, headers: dict[str, Any], profile: Profile
 ) -> None:
@@ -292,9 +267,8 @@ async def test_failing_body_frees_the_slot(integration: Integration, is_cut: boo
     end: dict[str, Any] = {"then": cut} if is_cut else {"Content_Encoding": "gzip"}
     handler = in_chunks(b"{no gzip, and no end", **OURS, **end)
     async with integration.serve(handler, profiles=[PROFILE], retry=ONCE) as at:
-        with pytest.raises(Exception, match=r".+") as raised:
+        with pytest.raises(BODY_ERRORS):
             await at.send()
-        assert not isinstance(raised.value, AssertionError)
         await turns(20)
         assert at.held == 0
 
