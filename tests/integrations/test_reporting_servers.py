@@ -1,9 +1,4 @@
-"""How a limiter does in front of servers that report their quota, in virtual time.
-
-A known limit is used as if nothing was reported; ``rate_limit="server"`` finds the limit, and keeps
-to it. A quota that is refilled steadily, with a reset at which it is full, is used whole; and a
-token bucket that reports nothing useful uses up no attempts.
-"""
+"""How a limiter does in front of servers that report their quota, in virtual time."""
 
 import asyncio
 import math
@@ -19,7 +14,6 @@ import pytest
 
 from aiothrottle import RateLimiter, TokenBucket
 from aiothrottle._http import origins
-from aiothrottle.events import Event, QuotaMissing
 from aiothrottle.headers import Profile, parse_rate_limit, profile_for
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
@@ -34,7 +28,6 @@ from tests.support.reporting_servers import (
     Nest,
     Report,
     Server,
-    Silent,
     Windows,
     envoy,
     express_legacy,
@@ -48,8 +41,6 @@ SECONDS, WORKERS, SLOTS = 12.0, 24, 8
 
 
 class VirtualDate(datetime):
-    """The time of day, which jumps too."""
-
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         return cls.fromtimestamp(EPOCH + now(), tz)
@@ -61,9 +52,9 @@ def _virtual_date(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Load(httpx.AsyncBaseTransport):
-    """Sends requests to a server by many workers, as a client does, and counts its answers.
+    """Sends requests by many workers, and counts the answers of the server.
 
-    They call the transport without a client, which would take most of the time of a test.
+    Without a client, which would take most of the time of a test.
 
     Args:
         ahead: Seconds by which the clock of the server is ahead.
@@ -114,42 +105,25 @@ class Load(httpx.AsyncBaseTransport):
         return len(self.throttled) / (len(self.throttled) + len(self.admitted))
 
 
-#: Seconds by which the clock of a server is ahead.
-AHEAD = (0.37, -3600.5, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "ahead"), [(name, AHEAD[n % len(AHEAD)]) for n, name in enumerate(REPORTING)]
-)
+@pytest.mark.parametrize("name", REPORTING)
 @virtual
-async def test_limit_is_used_whatever_is_reported(name: str, ahead: float) -> None:
+async def test_limit_is_used_whatever_is_reported(name: str) -> None:
     """Whether it is known or has to be found."""
-    load = Load(REPORTING[name](), ahead=ahead)
-    await load.run(RateLimiter(LIMIT, concurrency_limit=SLOTS))
-    assert load.throttled == []
-    assert load.used() >= 0.97
-    load = Load(REPORTING[name](), ahead=ahead)
-    await load.run(RateLimiter("server", concurrency_limit=SLOTS))
-    assert load.part_throttled <= 0.01
-    assert load.used(SECONDS, 2 * SECONDS) >= 0.85
-    load = Load(REPORTING[name](), ahead=ahead)
-    await load.run(RateLimiter(concurrency_limit=SLOTS))
-    assert load.throttled == []
-    assert load.used(2 * SECONDS, 3 * SECONDS) >= 0.85
+    for ahead, rate, part in ((0.37, LIMIT, 0.97), (-3600.5, "server", 0.85), (0.0, None, 0.85)):
+        load, begin = Load(REPORTING[name](), ahead=ahead), now()
+        await load.run(RateLimiter(rate, concurrency_limit=SLOTS))
+        assert load.part_throttled <= (0.01 if rate == "server" else 0)
+        assert load.used(begin, begin + SECONDS) >= part
 
 
 NAMED = {"short": (3, 1.0), "medium": (20, 10.0), "long": (100, 60.0)}
 # What the reset of each means is another thing than the end of a window. The rates that hold over
 # a minute, and the limits as a user would write them.
 MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
-    "Envoy": (partial(envoy, 5, 20.0), 20.0, {"rate_limit": "20/s", "burst": 5}),
-    "Envoy, slow": (
-        partial(envoy, 5, 2.0), 2.0, {"rate_limit": "2/s", "algorithm": TokenBucket(burst=5)}
-    ),
+    "Envoy": (partial(envoy, 5, 10.0), 10.0, {"rate_limit": "10/s", "burst": 5}),
     "GCRA": (
         partial(gcra, 10, 5.0), 5.0, {"rate_limit": "5/s", "algorithm": TokenBucket(burst=10)}
     ),
-    "GCRA, exact": (partial(gcra, 3, 10.0, digits=3), 10.0, {"rate_limit": "10/s", "burst": 3}),
     "NestJS, named": (
         partial(Nest, **NAMED), 100 / 60, {"rate_limit": ["3/s", "20/10s", "100/min"]}
     ),
@@ -181,23 +155,21 @@ async def test_answers_count_more_than_a_reset_that_misleads(name: str, known: s
     assert load.used(10.0, 60.0, rate) >= 0.9
 
 
+def of_30(remaining: int, reset: object) -> dict[str, str]:
+    fields = {"Limit": 30, "Remaining": remaining, "Reset": reset}
+    return {f"RateLimit-{name}": str(it) for name, it in fields.items()}
+
+
 IN_SECONDS: dict[str, Report] = {
-    "whole": lambda now, at, left: _reported(left, math.ceil(at - now)),
-    "exact": lambda now, at, left: _reported(left, f"{at - now:.3f}"),
+    "whole": lambda now, at, left: of_30(left, math.ceil(at - now)),
+    "exact": lambda now, at, left: of_30(left, f"{at - now:.3f}"),
 }
 
 
-def _reported(left: int, reset: object) -> dict[str, str]:
-    return {
-        "RateLimit-Limit": "30",
-        "RateLimit-Remaining": f"{left}",
-        "RateLimit-Reset": f"{reset}",
-    }
-
-
-@pytest.mark.parametrize("report", IN_SECONDS)
-@pytest.mark.parametrize("period", [1.0, 5.0, 60.0])
-@pytest.mark.parametrize("latency", [0.005, 0.1])
+@pytest.mark.parametrize(
+    ("report", "period", "latency"),
+    [("whole", 1.0, 0.005), ("exact", 1.0, 0.1), ("whole", 5.0, 0.1), ("exact", 60.0, 0.005)],
+)
 @virtual
 async def test_quota_that_is_true_is_kept_to(report: str, period: float, latency: float) -> None:
     reports = IN_SECONDS[report]
@@ -207,7 +179,7 @@ async def test_quota_that_is_true_is_kept_to(report: str, period: float, latency
     ):
         for limiter in (RateLimiter(concurrency_limit=SLOTS), RateLimiter("server")):
             load = Load(server, latency=(latency / 2, latency))
-            await load.run(limiter, 2.0 * period + 10.0)
+            await load.run(limiter, 2.0 * period + 6.0)
             # A spread above 4 % of the period is guarded against once it has shown.
             assert len(load.throttled) <= (latency > 0.04 * period)
             await asyncio.sleep(period)
@@ -228,23 +200,17 @@ async def test_longer_window_is_found_soon(
 @virtual
 async def test_requests_before_the_rate_is_known_are_no_burst() -> None:
     """The first window began before the first request, so only the second one tells the rate."""
-    server = express_legacy(600, 60.0)
+    server = express_legacy(300, 60.0)
     server.answer(EPOCH - 40.0)
     load = Load(server, latency=(0.02, 0.04))
     await load.run(RateLimiter(concurrency_limit=SLOTS), 80.0)
     assert load.throttled == []
-    assert len(load.admitted) > 1.5 * 600
+    assert len(load.admitted) > 1.5 * 300
 
 
 @pytest.mark.parametrize(
     ("name", "rate"),
-    [
-        ("Flask-Limiter", None),
-        ("Litestar", "20/s"),
-        ("Quart", "20/s"),
-        ("express, draft 6", "server"),
-        ("express, draft 6", None),
-    ],
+    [("Flask-Limiter", None), ("Quart", "20/s"), ("express, draft 6", "server")],
 )
 @virtual
 async def test_several_clients_use_a_quota_of_short_windows(name: str, rate: str | None) -> None:
@@ -273,61 +239,6 @@ async def test_quota_is_spread_once_others_left_nothing_of_it(left: int, *, spre
         async with limiter.throttle() as permit:
             waits.append(permit.waited)
     assert waits[1:] == pytest.approx([1 / 18] * 3 if spread else [0.0] * 3, abs=0.01)
-
-
-@virtual
-async def test_client_ahead_of_others_learns_a_rate_without_a_second_429() -> None:
-    limiter = RateLimiter(concurrency_limit=1)
-    ThrottledTransport(limiter)  # by which it expects outcomes
-    remaining = iter((*range(19, -1, -1), 0, 19, 17, *range(15, 8, -1), 2, 1))
-    for status in (*[200] * 20, 429, *[200] * 11):
-        async with limiter.throttle() as permit:
-            await asyncio.sleep(0.12)
-            fields = {"Limit": "20", "Remaining": str(next(remaining)), "Reset": "1"}
-            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
-    assert limiter.statistics().rate_limit == 5.0  # a quarter of 20/s
-
-
-class Fitful:
-    """A server that throttles some requests by chance, and reports what remains all the same."""
-
-    def __init__(self, server: Server) -> None:
-        self._server, self._random = server, random.Random(1)
-
-    def answer(self, now: float) -> Answer:
-        status, headers = self._server.answer(now)
-        return (429 if self._random.random() < 0.02 else status), headers
-
-
-@virtual
-async def test_chance_does_not_spread_what_remains() -> None:
-    load = Load(Fitful(REPORTING["express, draft 6"]()))
-    await load.run(RateLimiter(concurrency_limit=SLOTS), 60.0, retry=Retry())
-    assert load.used(0.0, 60.0) >= 0.6
-
-
-@virtual
-async def test_silent_server_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = RateLimiter("server", concurrency_limit=SLOTS)
-    events: list[Event] = []
-    limiter.observe(events.append)
-    load = Load(Silent())
-    await load.run(limiter, 2.0)
-    missing = [event for event in events if isinstance(event, QuotaMissing)]
-    assert missing == [QuotaMissing(None, 20)]
-    (record,) = [it for it in caplog.records if it.levelname == "WARNING"]
-    assert "reports no limit in 20 answers" in record.getMessage()
-    # Eight at a time from the 21st on, each of 12 ms.
-    assert len(load.admitted) > 2.0 / 0.013 * SLOTS / 2
-    # A late report is followed all the same.
-    later = Load(REPORTING["express, draft 6"]())
-    await later.run(limiter, 10.0)
-    assert later.used(4.0, 12.0) >= 0.97
-    assert sum(at > 3.0 for at in later.throttled) == 0
-    # Without a limit of slots there is one request at a time.
-    alone = Load(Silent())
-    await alone.run(RateLimiter("server"), 2.0)
-    assert 2.0 / 0.016 <= len(alone.admitted) <= 2.0 / 0.008
 
 
 # ---- servers with a token bucket -----------------------------------------------------------------
@@ -362,6 +273,16 @@ class Refilled:
 
 
 TOKENS, MINUTES, CALL = 30_000, 6, 400
+
+
+@virtual
+async def test_report_is_followed_however_late() -> None:
+    limiter = RateLimiter("server", concurrency_limit=SLOTS)
+    await Load(Refilled(math.inf, 0.0, nothing)).run(limiter, 2.0)
+    load = Load(REPORTING["express, draft 6"]())
+    await load.run(limiter, 10.0)
+    assert load.used(4.0, 12.0) >= 0.97
+    assert sum(at > 3.0 for at in load.throttled) == 0
 
 
 @pytest.mark.parametrize(("others", "latency"), [(0.0, 0.3), (0.0, 15.0), (0.5, 2.0)])

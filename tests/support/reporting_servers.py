@@ -87,14 +87,6 @@ ROUNDED_UP: dict[str, Report] = {
         "RateLimit-Policy": f"{LIMIT};w=1",
         **_fields("RateLimit-", LIMIT, left, _wait(now, at)),
     },
-    "express, draft 7": lambda now, at, left: {
-        "RateLimit-Policy": f"{LIMIT};w=1",
-        "RateLimit": f"limit={LIMIT}, remaining={left}, reset={_wait(now, at)}",
-    },
-    "express, draft 8": lambda now, at, left: {
-        "RateLimit-Policy": f'"20-in-1sec"; q={LIMIT}; w=1; pk=:MTI3LjAuMC4x:',
-        "RateLimit": f'"20-in-1sec"; r={left}; t={_wait(now, at)}',
-    },
     # @fastify/rate-limit 11.
     "Fastify": lambda now, at, left: _fields("x-ratelimit-", LIMIT, left, _wait(now, at)),
 }
@@ -242,14 +234,9 @@ def envoy(size: int, rate: float) -> Server:
     return Bucket(size, rate, lambda tokens, _: int(tokens < 1.0))
 
 
-def gcra(size: int, rate: float, *, digits: int | None = None) -> Server:
-    """A bucket whose reset is when it is full, rounded up to whole seconds or not at all."""
-
-    def reset(tokens: float, rate: float) -> object:
-        seconds = (size - tokens) / rate
-        return math.ceil(seconds) if digits is None else f"{seconds:.{digits}f}"
-
-    return Bucket(size, rate, reset)
+def gcra(size: int, rate: float) -> Server:
+    """A bucket whose reset is when it is full, rounded up to whole seconds."""
+    return Bucket(size, rate, lambda tokens, rate: math.ceil((size - tokens) / rate))
 
 
 class Log:
@@ -267,13 +254,6 @@ class Log:
             self._hits.append(now + self._period)
         headers = self._report(now, self._hits[0], self._limit - len(self._hits))
         return (200 if admitted else 429), _date(now) | headers
-
-
-class Silent:
-    """A server that reports nothing."""
-
-    def answer(self, now: float) -> Answer:
-        return 200, _date(now)
 
 
 REPORTING: dict[str, Callable[[], Server]] = {
