@@ -43,7 +43,7 @@ QUICK = Retry(backoff=0.001, statuses={413, 429})
 LINES = "".join(f"{number:08} dix-sept ans déjà\n" for number in range(8000))  # several chunks
 CONTENT = LINES.encode()
 LARGE = bytes(range(256)) * (32 << 10)  # 8 MiB, more than all buffers on the way hold
-PIECES = [b"one ", b"two ", b"three"]  # few enough for a pipe
+PIECES = [b"one ", b"two ", b"three"]
 
 
 class Files:
@@ -98,40 +98,30 @@ def multipart(*parts: object, encoding: str | None = None) -> MultipartWriter:
     return writer
 
 
-def seeked(file: Any) -> Any:
-    file.seek(12345)
-    return file
-
-
 #: How each is made, and further options of the request.
 REPLAYABLE: dict[str, tuple[Callable[[Files], Any], dict[str, Any]]] = {
     "none": (lambda _: None, {}),
     "bytes": (lambda _: b"bytes", {}),
     "json": (lambda _: None, {"json": {"a": [1, 2]}}),
     "dict": (lambda _: {"a": "1", "b": 2, "c": 2.5}, {}),
-    "dict of lists": (lambda _: {"a": ["1", "2"], "b": None}, {}),
     "form of parts": (lambda _: form("1", content_type="text/x-a"), {}),
     "multipart": (lambda _: multipart("text", b"bytes", io.BytesIO(CONTENT)), {}),
     "string payload": (lambda _: StringPayload("déjà", encoding="latin-1"), {}),
-    "compressed file": (Files.open, {"compress": True}),
     "chunked file": (Files.open, {"chunked": True}),
     "expect100": (Files.open, {"expect100": True}),
     "own headers": (Files.open, {"headers": {"Content-Type": "x/y", "Content-Length": "9"}}),
     "seeked file": (lambda files: files.open(at=12345), {}),
     "text file": (Files.text, {}),
-    "BytesIO": (lambda _: seeked(io.BytesIO(CONTENT)), {}),
-    "StringIO": (lambda _: seeked(io.StringIO(LINES)), {}),
+    "StringIO": (lambda _: io.StringIO(LINES), {}),
     "form of file": (lambda files: form(files.open(), filename="été", content_type="x/a"), {}),
     "multipart of file": (lambda files: multipart("text", files.open(at=12345)), {}),
 }
 SINGLE_USE: dict[str, tuple[Callable[[Files], Any], dict[str, Any]]] = {
     "generator": (lambda _: generate(), {}),
-    "compressed generator": (lambda _: generate(), {"compress": True}),
     "generator of a length": (lambda _: generate(), {"headers": {"Content-Length": "13"}}),
     "multipart of generator": (lambda _: multipart(generate(), encoding="base64"), {}),
     "pipe": (Files.pipe, {}),
     "dict of pipe": (lambda files: {"a": "1", "pipe": files.pipe()}, {}),
-    "form of generator": (lambda _: form(generate(), content_type="text/x-a"), {}),
     "multipart of pipe and file": (lambda files: multipart(files.pipe(), files.open()), {}),
 }
 
@@ -147,8 +137,7 @@ async def serving(
 ) -> AsyncGenerator[tuple[URL, list[Received]]]:
     """Answer with these statuses, the last one for ever; yield the URL and the whole requests.
 
-    A negative one is sent before the body is read; 0 cuts the connection instead. After each
-    whole request call `then`.
+    A negative one is sent before the body is read; 0 cuts the connection instead.
     """
     script = itertools.chain(statuses, itertools.repeat(statuses[-1]))
     received: list[Received] = []
@@ -225,10 +214,7 @@ async def test_body_is_repeated_unchanged_or_not_at_all(
 
 @every_start
 async def test_wrong_body_raises_as_in_aiohttp(start: Start) -> None:
-    wrong: list[Any] = [
-        *(object(), 5, {"a", "b"}, ["ab"], [("a", "b", "c")], {5: io.BytesIO()}),
-        *({"file": io.BytesIO(), "a": object()}, (piece for piece in PIECES)),
-    ]
+    wrong: list[Any] = [5, {"a", "b"}, [("a", "b", "c")], {"file": io.BytesIO(), "a": object()}]
     async with serving(200) as (url, received), start(False) as session:
         for data in wrong:
             with pytest.raises((TypeError, ValueError)) as theirs:
@@ -255,41 +241,30 @@ async def test_inner_middleware_can_read_the_body() -> None:
 # ---- files -------------------------------------------------------------------------------------
 
 
-OPEN: dict[str, Callable[[Files], IO[Any]]] = {
-    "file": Files.open,
-    "text": Files.text,
-    "pipe": Files.pipe,
-    "BytesIO": lambda _: io.BytesIO(CONTENT),
-    "StringIO": lambda _: io.StringIO(LINES),
-}
-
-
-def state(file: IO[Any]) -> tuple[bool, int | None]:
-    """Return whether it is closed, and otherwise its position."""
-    return file.closed, file.tell() if not file.closed and file.seekable() else None
+OPEN = [Files.open, Files.text, Files.pipe, lambda _: io.BytesIO(CONTENT)]
 
 
 @pytest.mark.parametrize("in_form", [False, True])
 @every_start
 async def test_file_is_left_as_in_plain_session(files: Files, start: Start, in_form: bool) -> None:
-    opened = {name: [make(files) for _ in range(3)] for name, make in OPEN.items()}
-    for each in opened.values():
+    opened = [[make(files) for _ in range(3)] for make in OPEN]
+    for each in opened:
         plain, once, twice = [{"file": it} if in_form else it for it in each]
         async with serving(200, 200, 429, 200) as (url, _), start(False) as session:
             await post_plainly(url, plain)
             await session.post(url, data=once)
             await session.post(url, data=twice)
     await asyncio.get_running_loop().shutdown_default_executor()  # aiohttp closes files in a thread
-    for name, each in opened.items():
-        states = [state(it) for it in each]
-        assert states == states[:1] * 3, name
+    for each in opened:
+        states = [it.closed or (it.seekable() and it.tell()) for it in each]
+        assert states == states[:1] * 3, each[0]
 
 
 @every_start
 async def test_redirect_and_retry_keep_the_body(files: Files, start: Start) -> None:
     async with serving(307, 429, 307, 200) as (url, received), start(False) as session:
         assert (await session.post(url, data=files.open(at=12345))).status == 200
-    assert [one.body for one in received] == [CONTENT[12345:]] * len(received)
+    assert {one.body for one in received} == {CONTENT[12345:]}
     assert len(received) >= 3
 
 
@@ -305,20 +280,14 @@ async def test_file_closed_meanwhile_is_not_sent_again(start: Start, in_form: bo
 # ---- throttled while the body is still sent ---------------------------------------------------
 
 
-def long_generator(_: Files) -> AsyncIterator[bytes]:
-    return generate([LARGE[at : at + (1 << 20)] for at in range(0, len(LARGE), 1 << 20)])
-
-
 UPLOADS: dict[str, tuple[Callable[[Files], Any], int]] = {
     "file": (Files.large, -413),
     "file cut off": (Files.large, 0),
-    "bytearray": (lambda _: bytearray(LARGE), -429),
-    "buffered generator": (long_generator, -429),
+    "buffered generator": (lambda _: generate([LARGE]), -429),
 }
 
 
 @pytest.mark.parametrize("upload", UPLOADS)
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 @every_start
 async def test_large_body_is_repeated_whole(start: Start, files: Files, upload: str) -> None:
     data, status = UPLOADS[upload]
@@ -380,22 +349,6 @@ async def test_file_may_be_closed_before_the_thread_of_a_cancelled_upload_reads(
     await turns(10)
     gc.collect()
     seen.assert_not_called()
-
-
-async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
-    body, asked, sink = Body.of(files.open()), asyncio.Event(), AsyncMock()
-    assert body is not None
-
-    async def stick(*_: object) -> None:
-        asked.set()
-        await asyncio.Event().wait()
-
-    attempt = asyncio.create_task(body.write(Mock(write=stick)))
-    await asked.wait()
-    await cancel(attempt)
-    async with asyncio.timeout(5):
-        await body.write(sink)
-    assert b"".join(call.args[0] for call in sink.write.await_args_list) == CONTENT
 
 
 async def test_unfinished_upload_ends_before_the_next() -> None:

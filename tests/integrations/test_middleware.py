@@ -1,15 +1,11 @@
-"""Middlewares among other middlewares, websockets, and what aiohttp adds to a request.
-
-Websockets and options of aiohttp are tested with `ThrottledSession` too. The behaviour that all
-integrations share is specified in `test_matrix_*.py`.
-"""
+"""Middlewares among other middlewares, websockets, and what aiohttp adds to a request."""
 
 import asyncio
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, web
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_middlewares
@@ -19,7 +15,6 @@ from tests.integrations.clients import (
     QUICK,
     SESSION,
     Integration,
-    always,
     in_chunks,
     sessions,
 )
@@ -46,20 +41,6 @@ async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> N
     assert [method for method, _ in seen] == ["PUT", "PUT", "GET", "GET"]
 
 
-async def test_retry_of_two_middlewares_counts_where_its_key_was_merged() -> None:
-    limiter = KeyedRateLimiter(1000)
-    chain = throttled_middlewares(limiter, retry=QUICK, key=always("route"))
-
-    async def merge(_: web.Request) -> web.Response:
-        limiter.merge("route", "bucket")
-        return web.Response(status=502)
-
-    async with serving(merge, answer()) as (url, _), ClientSession(middlewares=chain) as session:
-        await limiter.record("bucket")
-        assert (await session.get(url)).status == 200
-    assert limiter.statistics("bucket").granted == 1
-
-
 @pytest.mark.parametrize("path", ["whole", "large"])
 @pytest.mark.parametrize("is_outside", [False, True])
 async def test_middleware_that_sends_twice_needs_one_slot(is_outside: bool, path: str) -> None:
@@ -73,21 +54,6 @@ async def test_middleware_that_sends_twice_needs_one_slot(is_outside: bool, path
         assert statistics.in_flight == (path != "whole")
         response.close()
         (await limiter.acquire(timeout=1.0)).release()
-
-
-async def test_response_that_cannot_be_held_returns_its_slot() -> None:
-    class Foreign:
-        status = 200
-
-    async def foreign(_: ClientRequest, __: ClientHandlerType) -> Any:
-        return Foreign()
-
-    limiter = RateLimiter(concurrency_limit=1)
-    chain: list[Any] = [ThrottleMiddleware(limiter, retry=ONCE), foreign]
-    async with ClientSession(middlewares=chain) as session:
-        with pytest.raises(AttributeError) as caught:
-            await session.get("http://127.0.0.1:9/")
-    assert limiter.statistics().in_flight == 0, caught.value  # whose traceback keeps the permit
 
 
 @sessions
@@ -148,7 +114,7 @@ async def test_only_the_session_keeps_cookies_of_throttled_responses() -> None:
 
 
 @pytest.mark.parametrize("by_function", [False, True])
-@pytest.mark.parametrize("where", ["session", "request"])
+@pytest.mark.parametrize("where", ["session", "given session", "request"])
 @sessions
 async def test_raise_for_status_follows_last_attempt(
     integration: Integration, where: str, *, by_function: bool
@@ -162,15 +128,18 @@ async def test_raise_for_status_follows_last_attempt(
 
     options: dict[str, Any] = {"raise_for_status": check if by_function else True}
     error = LookupError if by_function else aiohttp.ClientResponseError
-    of_session, of_request = (options, {}) if where == "session" else ({}, options)
+    of_session, of_request = ({}, options) if where == "request" else (options, {})
     # aiohttp itself, up to 3.12, keeps the connection of a large one.
     missing = in_chunks(b"x" * 1_000_000, status=404) if integration is SESSION else answer(404)
-    async with integration.serve(answer(429), answer(), missing, answer(429), **of_session) as at:
-        assert (await at.client.raw.get(at.url, **of_request)).status == 200
-        for status in (404, 429):
-            with pytest.raises(error) as caught:
-                await at.client.raw.get(at.url, **of_request)
-            assert by_function or getattr(caught.value, "status", None) == status
+    script = answer(429), answer(), missing, answer(429)
+    async with integration.serve(*script, **of_session) as at:
+        client = at.client.raw
+        if where == "given session" and integration is SESSION:
+            client = ThrottledSession(at.limiter, session=client.session, retry=QUICK)
+        assert (await client.get(at.url, **of_request)).status == 200
+        for _ in range(2):
+            with pytest.raises(error):
+                await client.get(at.url, **of_request)
         assert seen == ([200, 404, 429] if by_function else [])
         at.assert_granted(2 + 1 + QUICK.attempts)
         assert at.limiter.statistics().throttled == 1 + QUICK.attempts
@@ -185,20 +154,6 @@ async def test_raise_for_status_hides_no_body(integration: Integration) -> None:
         assert at.limiter.statistics().throttled == 1
 
 
-async def test_function_as_raise_for_status_of_a_given_session() -> None:
-    seen: list[int] = []
-
-    async def check(response: ClientResponse) -> None:
-        seen.append(response.status)
-
-    limiter = RateLimiter()
-    async with MisbehavingServer() as server, ClientSession(raise_for_status=check) as given:
-        session = ThrottledSession(limiter, session=given, retry=QUICK)
-        async with session.get(server.url / "throttled-once") as response:
-            assert response.status == 200
-    assert (seen, limiter.statistics().throttled) == ([200], 1)
-
-
 @sessions
 async def test_proxy_that_throttles_is_asked_again(integration: Integration) -> None:
     async with integration.misbehave() as (server, at):
@@ -206,22 +161,6 @@ async def test_proxy_that_throttles_is_asked_again(integration: Integration) -> 
             await at.client.raw.post("https://host/", proxy=server.url)
         assert [it.method for it in server.seen] == ["CONNECT"] * QUICK.attempts
         at.assert_granted(QUICK.attempts)
-
-
-@sessions
-async def test_traces_begin_with_the_attempt(integration: Integration) -> None:
-    started: list[object] = []
-
-    async def start(*_: object) -> None:
-        started.append(_)
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(start)
-    async with integration.serve(answer(), trace_configs=[trace]) as at:
-        async with at.queued() as task:
-            assert len(started) == (0 if integration is SESSION else 1)
-        assert (await task).status == 200
-        assert len(started) == 1
 
 
 @sessions

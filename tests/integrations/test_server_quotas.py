@@ -1,21 +1,15 @@
-"""What a limiter makes of answers and failures, and of a quota or a rate that a server reports.
-
-After a pause one request goes ahead, and what the others do depends on the report about it;
-adaptive limits learn from successes and failures.
-"""
+"""What a limiter makes of answers and failures, and of a quota or a rate that a server reports."""
 
 import asyncio
 from typing import Any
 
 import aiohttp
-import httpx
 import pytest
 from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
-from aiothrottle.httpx import ThrottledTransport
-from tests.integrations.clients import CONNECTION_ERRORS, Feature, Integration, Scene, every, pair
+from tests.integrations.clients import Feature, Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
@@ -32,8 +26,6 @@ ONCE: dict[str, Any] = {
 
 
 class Gate:
-    """A handler that answers when it is opened."""
-
     def __init__(self, status: int = 200) -> None:
         self._status = status
         self.opened = asyncio.Event()
@@ -43,13 +35,7 @@ class Gate:
         return web.Response(status=self._status)
 
 
-async def empty_429(_: web.Request) -> web.Response:
-    """Throttle without a body: some clients release the connection with the headers."""
-    return web.Response(status=429)
-
-
 async def garble(request: web.Request) -> web.Response:
-    """Answer by what is no HTTP."""
     assert request.transport is not None
     request.transport.write(b"garbage\r\n\r\n")
     request.transport.close()
@@ -66,7 +52,7 @@ async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
 @every(LIMITS)
 async def test_others_follow_the_answer_to_the_first(integration: Integration, status: int) -> None:
     gate = Gate(status)
-    async with integration.serve(empty_429, gate, limiter=RateLimiter(1000), **ONCE) as at:
+    async with integration.serve(answer(429), gate, limiter=RateLimiter(1000), **ONCE) as at:
         tasks = await waiting(at)
         await until(lambda: len(at.seen) == 2)
         await asyncio.sleep(0.01)
@@ -77,7 +63,7 @@ async def test_others_follow_the_answer_to_the_first(integration: Integration, s
 
 
 @pytest.mark.parametrize("first", [hang_up, never], ids=["cut off", "cancelled"])
-@every(LIMITS)
+@pair
 async def test_ended_first_request_is_replaced(integration: Integration, first: Handler) -> None:
     gate, limiter = Gate(), RateLimiter(1000)
     async with integration.serve(answer(429), first, gate, limiter=limiter, **ONCE) as at:
@@ -90,46 +76,10 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
         assert len(at.seen) == 3  # one in its place
         gate.opened.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        (error,) = [result for result in results if isinstance(result, BaseException)]
-        assert isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))
+    assert sum(isinstance(it, BaseException) for it in results) == 1
 
 
 # ---- adaptive limits -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("handler", [answer(502), hang_up], ids=["502", "cut off"])
-@pair
-async def test_failures_are_no_fast_successes(integration: Integration, handler: Handler) -> None:
-    """The limiter above learns from them too."""
-    above, alone = (RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16)) for _ in range(2))
-    for limiter in (alone, RateLimiter(parent=above)):
-        async with integration.serve(handler, limiter=limiter, **ONCE) as at:
-            for _ in range(10):
-                await asyncio.gather(*(at.send() for _ in range(4)), return_exceptions=True)
-    assert [it.statistics().concurrency_limit for it in (alone, above)] == [1, 1]
-
-
-@virtual
-async def test_second_429_makes_no_pause_longer_than_the_policy_admits() -> None:
-    async def throttled(_: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(0.1)
-        return httpx.Response(429, headers={"Retry-After": "30"})
-
-    limiter, retry = RateLimiter(10, guard=0.0), Retry(attempts=1, max_pause=3.0)
-    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(throttled), retry=retry)
-    async with httpx.AsyncClient(transport=transport) as client:
-        await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
-    assert limiter.statistics().throttled == 2
-    assert limiter.statistics().paused_for == 3.0
-
-
-@virtual
-async def test_forbidden_pages_are_no_failures_of_the_server() -> None:
-    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 16))
-    async with Script(403).client(limiter, retry=ONCE["retry"]) as client:
-        for _ in range(10):
-            await client.get("http://a/")
-    assert limiter.statistics().concurrency_limit == 4
 
 
 @every(LIMITS)
@@ -137,9 +87,8 @@ async def test_answer_that_is_no_http_is_no_success(integration: Integration) ->
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(1, 1, 16))
     async with integration.serve(garble, limiter=limiter, **ONCE) as at:
         for _ in range(9):
-            tasks = [at.start() for _ in range(WORKERS)]
-            await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(task.exception() for task in tasks)
+            results = await asyncio.gather(*(at.send() for _ in "123456"), return_exceptions=True)
+            assert all(isinstance(it, Exception) for it in results)
     assert limiter.statistics().concurrency_limit == 1
 
 
