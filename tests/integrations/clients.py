@@ -1,8 +1,7 @@
 """One driver per integration: the same requests with the same options by every client.
 
 A shared behaviour is stated once, in a matrix test that `every(...)` runs for all integrations with
-the features that it needs. `MISSING` is the one table of features that an integration does not
-have; `lacking(...)` runs a test for these, so that no entry is there without a proof.
+the features that it needs, or `pair`, `sessions` and `transports` where others cannot differ.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Flag, auto
 from typing import Any, NamedTuple, Self
 
 import aiohttp
@@ -46,38 +45,22 @@ BODY_ERRORS = (aiohttp.ClientError, httpx.HTTPError, httpx2.HTTPError)
 TIMEOUTS = (TimeoutError, httpx.TimeoutException, httpx2.TimeoutException)
 
 
-class Feature(Enum):
+class Feature(Flag):
     """What some integrations do and others do not."""
 
-    LIMITS = "takes a token for each attempt, and a slot for each response"
-    RETRIES = "makes another attempt after a failure"
-    UNTIMED_WAIT = "waits for the limiter outside of the client's timeouts"
-    OVERRIDES = "lets one request override its key, cost, priority and timeout"
-    HOPS = "takes a token for each hop of a chain of redirects"
-
-
-_AROUND = "aiohttp's timeout `total` runs around its middlewares"
-_GENUINE = "a request to a genuine ClientSession has no place for it but `middlewares`"
-_NO_LIMITER = "it has no limiter; a ThrottleMiddleware inside of it waits"
-
-#: What an integration does not do, and why.
-MISSING: dict[tuple[str, Feature], str] = {
-    ("ThrottledSession", Feature.HOPS): "aiohttp follows redirects inside of each attempt",
-    ("throttled_session", Feature.UNTIMED_WAIT): _AROUND,
-    ("throttled_session", Feature.OVERRIDES): _GENUINE,
-    ("ThrottleMiddleware", Feature.UNTIMED_WAIT): _AROUND,
-    ("ThrottleMiddleware", Feature.OVERRIDES): _GENUINE,
-    ("ThrottleMiddleware", Feature.RETRIES): "a RetryMiddleware around it retries",
-    ("RetryMiddleware", Feature.LIMITS): _NO_LIMITER,
-    ("RetryMiddleware", Feature.UNTIMED_WAIT): _NO_LIMITER,
-    ("RetryMiddleware", Feature.OVERRIDES): _NO_LIMITER,
-    ("RetryMiddleware", Feature.HOPS): _NO_LIMITER,
-}
+    #: Takes a token for each attempt, and a slot for each response.
+    LIMITS = auto()
+    #: Makes another attempt after a failure.
+    RETRIES = auto()
+    #: Waits for the limiter outside of the client's timeouts.
+    UNTIMED_WAIT = auto()
+    #: Lets one request override its key, cost, priority and timeout.
+    OVERRIDES = auto()
+    #: Takes a token for each hop of a chain of redirects.
+    HOPS = auto()
 
 
 class Reply(NamedTuple):
-    """A response that was read."""
-
     status: int
     body: bytes
 
@@ -277,12 +260,13 @@ class Integration:
 
     name: str
     start: _Start
+    lacks: Feature = Feature(0)
     #: Of a transport: the module of the client, and that of the transport.
     library: Any = None
     module: Any = None
 
     def has(self, feature: Feature) -> bool:
-        return (self.name, feature) not in MISSING
+        return feature not in self.lacks
 
     def client(
         self, limiter: AnyLimiter, *, connections: int = 1, retry: Retry = QUICK, **options: Any
@@ -339,13 +323,16 @@ class Integration:
         return self.scene(URL("http://host/"), [], transport=mock, **options)
 
 
+# aiohttp's timeout `total` runs around its middlewares, and only `middlewares` of a request reach
+# them. A session follows redirects inside of each attempt.
+_MIDDLEWARE = Feature.UNTIMED_WAIT | Feature.OVERRIDES
 INTEGRATIONS = [
-    Integration("ThrottledSession", _session(ThrottledSession)),
-    Integration("throttled_session", _session(throttled_session)),
-    Integration("ThrottleMiddleware", _session(_throttling)),
-    Integration("RetryMiddleware", _session(_retrying)),
+    Integration("ThrottledSession", _session(ThrottledSession), Feature.HOPS),
+    Integration("throttled_session", _session(throttled_session), _MIDDLEWARE),
+    Integration("ThrottleMiddleware", _session(_throttling), _MIDDLEWARE | Feature.RETRIES),
+    Integration("RetryMiddleware", _session(_retrying), ~Feature.RETRIES),
     *(
-        Integration(library.__name__, _transport(library, module), library, module)
+        Integration(library.__name__, _transport(library, module), Feature(0), library, module)
         for library, module in [(httpx, aiothrottle.httpx), (httpx2, aiothrottle.httpx2)]
     ),
 ]
@@ -353,7 +340,6 @@ SESSION, MIDDLEWARES = INTEGRATIONS[:2]
 
 
 def _parametrized(chosen: list[Integration]) -> pytest.MarkDecorator:
-    assert chosen
     return pytest.mark.parametrize("integration", chosen, ids=[each.name for each in chosen])
 
 
@@ -362,14 +348,8 @@ def every(*features: Feature) -> pytest.MarkDecorator:
     return _parametrized([each for each in INTEGRATIONS if all(map(each.has, features))])
 
 
-def lacking(feature: Feature) -> pytest.MarkDecorator:
-    """Run a test for each integration that does not have the feature."""
-    return _parametrized([each for each in INTEGRATIONS if not each.has(feature)])
-
-
-#: For what the one retry loop decides: a session and a transport.
+#: For what the one retry loop decides, with what an adapter tells it.
 pair = _parametrized([SESSION, INTEGRATIONS[4]])
-#: For what aiohttp and what httpx do.
 sessions = _parametrized([SESSION, MIDDLEWARES])
 transports = _parametrized(INTEGRATIONS[4:])
 
@@ -420,14 +400,9 @@ class Reader:
 class Readers(list[Reader]):
     """A `settle` that has a reader for each response."""
 
-    def __call__(self, response: Response) -> Reader:
+    def __call__(self, _: Response) -> Reader:
         self.append(Reader())
-        self.statuses.append(response.status)
         return self[-1]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statuses: list[int] = []
 
     @property
     def ends(self) -> list[list[bool]]:

@@ -1,7 +1,6 @@
 """Bodies of every kind in aiohttp: repeated byte for byte, or not repeated."""
 
 import asyncio
-import gc
 import io
 import itertools
 import os
@@ -12,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp import (
@@ -31,9 +29,9 @@ from yarl import URL
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, throttled_session
-from aiothrottle.aiohttp.body import Body, prepare_again
+from aiothrottle.aiohttp.body import prepare_again
 from aiothrottle.testing import RateLimitedServer
-from tests.integrations.clients import ONCE, cancel
+from tests.integrations.clients import ONCE
 from tests.support.serving import until
 from tests.support.virtually import turns
 
@@ -329,26 +327,6 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
             file.go.set()
             assert (await task).status == 200
         assert [CONTENT in one.body for one in received] == [True]
-
-
-async def test_file_may_be_closed_before_the_thread_of_a_cancelled_upload_reads(
-    files: Files,
-) -> None:
-    seen = Mock()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen(context))
-    file = SlowFile(files.path)
-    body = Body.of(file)
-    assert body is not None
-    attempt = asyncio.create_task(body.write(AsyncMock()))
-    await until(lambda: file.reads)
-    await cancel(attempt)
-    file.close()
-    file.go.set()
-    await asyncio.get_running_loop().shutdown_default_executor()
-    del attempt, body
-    await turns(10)
-    gc.collect()
-    seen.assert_not_called()
 
 
 async def test_unfinished_upload_ends_before_the_next() -> None:

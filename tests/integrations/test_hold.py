@@ -14,12 +14,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientTimeout
 
-from aiothrottle import Permit, RateLimiter
-from aiothrottle.aiohttp import ThrottleMiddleware
+from aiothrottle import Permit
 from tests.integrations.clients import ONCE, SESSION, Clock, Integration, Scene, sessions
-from tests.support.misbehaving_server import LARGE, MisbehavingServer
+from tests.support.misbehaving_server import LARGE
 from tests.support.serving import until
 from tests.support.virtually import turns
 
@@ -27,150 +26,119 @@ from tests.support.virtually import turns
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
 
 
+def assert_held(at: Scene, slots: int) -> None:
+    """Check how many slots are held; aiohttp has so many connections in use."""
+    assert (at.held, len(at.client.raw.connector._acquired)) == (slots, slots)
+
+
+#: The error in place of a response, at the latest after a minute, and options of the request.
+FAILURES: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+    "error": (aiohttp.ClientResponseError, {"raise_for_status": True}),
+    "redirect-loop": (aiohttp.TooManyRedirects, {"max_redirects": 3}),
+    "silent": (aiohttp.ServerTimeoutError, {"timeout": ClientTimeout(sock_read=60)}),
+    "trickle-headers": (TimeoutError, {"timeout": ClientTimeout(total=60)}),
+}
+
+
+@pytest.mark.parametrize("path", FAILURES)
+@sessions
+async def test_failed_request_holds_no_slot(
+    integration: Integration, path: str, clock: Clock
+) -> None:
+    error, options = FAILURES[path]
+    async with integration.misbehave(clock.limiter(), retry=ONCE) as (server, at):
+        task = asyncio.ensure_future(at.client.raw.get(server.url / path, **options))
+        await turns(100)
+        await clock.skip(61)
+        with pytest.raises(error):
+            await task
+        assert_held(at, 0)
+
+
+@pytest.mark.parametrize("path", ["too-large", "half-closed-amid-upload"])
+@sessions
+async def test_upload_that_is_not_read_holds_no_slot(integration: Integration, path: str) -> None:
+    async with integration.misbehave(retry=ONCE) as (server, at):
+        for is_read in (False, True):
+            data = io.BytesIO(bytes(LARGE))
+            response = await at.client.raw.post(server.url / path, data=data)
+            assert response.status == 413
+            if is_read:
+                await response.read()
+            response.release()
+        await until(lambda: not at.held)
+        assert_held(at, 0)
+
+
 class Back(Enum):
     """When the slot has to be back."""
 
-    END = "at the end of the case, though its response is still there"
+    END = "at the end of the response, though it is still there"
     LATE = "when the response is dropped"
     NEVER = "never by aiohttp, so after max_hold"
 
 
-Use = Callable[["Place", str], Awaitable[None]]
+async def read(kept: list[Any], _: Clock) -> None:
+    assert await (kept[0].receive() if hasattr(kept[0], "receive") else kept[0].read())
 
 
-class Place:
-    """A session with one slot, in front of a misbehaving server."""
-
-    def __init__(self, server: MisbehavingServer, scene: Scene, clock: Clock) -> None:
-        self.server = server
-        self.session: Any = scene.client.raw
-        self.clock = clock
-        #: References to the responses.
-        self.kept: list[Any] = []
-        self._scene = scene
-        self._connector: Any = self.session.connector
-
-    def assert_held(self, slots: int) -> None:
-        """Check how many slots are held; aiohttp has so many connections in use."""
-        assert self._scene.held == slots
-        assert len(self._connector._acquired) == (0 if self.session.closed else slots)
-
-    async def begin(self, path: str, *, connect: str = "get", **timeout: float) -> Any:
-        """Get the headers alone, and check that they hold the slot; then have the body sent."""
-        self.server.go.clear()
-        options = {"timeout": ClientTimeout(**timeout)} if timeout else {}
-        self.kept = [await getattr(self.session, connect)(self.server.url / path, **options)]
-        self.assert_held(1)
-        self.server.go.set()
-        return self.kept[0]
-
-    async def fail(self, work: Awaitable[object], error: Any) -> None:
-        """Check that something fails, if necessary by a timeout of a minute."""
-        task = asyncio.ensure_future(work)
-        await turns(100)
-        await self.clock.skip(61)
-        with pytest.raises(error):
-            await task
+async def fail_to_read_on(kept: list[Any], clock: Clock) -> None:
+    task = asyncio.ensure_future(kept[0].content.readexactly(LARGE))
+    await turns(100)
+    await clock.skip(61)
+    with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerTimeoutError)):
+        await task
 
 
-# ---- what is done ------------------------------------------------------------------------------
+async def drop_in_a_cycle(kept: list[Any], _: Clock) -> None:
+    cycle: list[Any] = [kept.pop()]
+    cycle.append(cycle)
 
 
-async def iterated(response: ClientResponse) -> None:
-    async for _ in response.content.iter_any():
-        pass
+async def leave(_: list[Any], __: Clock) -> None:
+    pass
 
 
-async def read(at: Place, path: str) -> None:
-    assert await (await at.begin(path)).read()
-
-
-async def fail_to_iterate(at: Place, path: str) -> None:
-    await at.fail(iterated(await at.begin(path, sock_read=60)), BROKEN)
-
-
-async def upload(at: Place, path: str) -> None:
-    for is_read in (False, True):
-        response = await at.session.post(at.server.url / path, data=io.BytesIO(bytes(LARGE)))
-        assert response.status == 413
-        if is_read:
-            await response.read()
-        response.release()
-        at.kept.append(response)
-
-
-async def close_the_session(at: Place, path: str) -> None:
-    await at.begin(path)
-    await at.session.close()
-
-
-async def drop_in_a_cycle(at: Place, path: str) -> None:
-    at.kept.append([at.kept, await at.begin(path)])
-    at.kept = []
-
-
-async def receive(at: Place, path: str) -> None:
-    await (await at.begin(path, connect="ws_connect")).receive()
-
-
-async def open_websocket(at: Place, path: str) -> None:
-    await at.begin(path, connect="ws_connect")
-    at.server.go.clear()
-
-
-def fail_to_get(error: type[Exception], **options: Any) -> Use:
-    async def fail(at: Place, path: str) -> None:
-        await at.fail(at.session.get(at.server.url / path, **options), error)
-
-    return fail
-
-
-BROKEN = (aiohttp.ClientPayloadError, aiohttp.ServerTimeoutError)
-READ_TIMEOUT, TOTAL_TIMEOUT = ClientTimeout(sock_read=60), ClientTimeout(total=60)
-CASES: list[tuple[str, Use, Back]] = [
-    ("redirect-large", read, Back.END),
-    ("error", fail_to_get(aiohttp.ClientResponseError, raise_for_status=True), Back.END),
-    ("redirect-loop", fail_to_get(aiohttp.TooManyRedirects, max_redirects=3), Back.END),
-    ("silent", fail_to_get(aiohttp.ServerTimeoutError, timeout=READ_TIMEOUT), Back.END),
-    ("trickle-headers", fail_to_get(TimeoutError, timeout=TOTAL_TIMEOUT), Back.END),
-    *((path, upload, Back.END) for path in ("too-large", "half-closed-amid-upload")),
-    *((path, receive, Back.END) for path in ("websocket", "websocket-abort")),
-    ("cut", fail_to_iterate, Back.LATE),
-    ("large", close_the_session, Back.LATE),
-    ("websocket", open_websocket, Back.LATE),
-    ("websocket", open_websocket, Back.NEVER),
-    ("stall", fail_to_iterate, Back.NEVER),
+CASES: list[tuple[str, Callable[[list[Any], Clock], Awaitable[None]], Back]] = [
+    *((path, read, Back.END) for path in ("redirect-large", "websocket", "websocket-abort")),
+    ("cut", fail_to_read_on, Back.LATE),
+    ("websocket-idle", leave, Back.NEVER),
+    ("stall", fail_to_read_on, Back.NEVER),
     ("stall", drop_in_a_cycle, Back.NEVER),
 ]
 
 
 @pytest.mark.parametrize(
-    "case", CASES, ids=[f"{path} {use.__name__} {back.name}" for path, use, back in CASES]
+    ("path", "use", "back"),
+    CASES,
+    ids=[f"{path} {use.__name__} {b.name}" for path, use, b in CASES],
 )
 @sessions
 async def test_slot_is_returned_in_time(
-    integration: Integration, case: tuple[str, Use, Back], clock: Clock
+    integration: Integration, path: str, use: Any, back: Back, clock: Clock
 ) -> None:
-    path, use, back = case
     max_hold = 3600 if back is Back.NEVER or integration is SESSION else None
     options: dict[str, Any] = {"hold_websockets": True, "retry": ONCE, "max_hold": max_hold}
-    async with integration.misbehave(clock.limiter(), **options) as (server, scene):
-        at = Place(server, scene, clock)
-        await use(at, path)
-        if back in (Back.LATE, Back.NEVER):
+    timeout = ClientTimeout(sock_read=60)
+    async with integration.misbehave(clock.limiter(), timeout=timeout, **options) as (server, at):
+        server.go.clear()
+        connect = at.client.raw.ws_connect if "websocket" in path else at.client.raw.get
+        kept = [await connect(server.url / path)]
+        assert_held(at, 1)
+        server.go.set()
+        await use(kept, clock)
+        if back is not Back.END:
+            gc.collect(0)
             await turns()
-            at.assert_held(1)
+            assert_held(at, 1)
         if back is Back.LATE:
-            at.kept.clear()
+            kept.clear()
             gc.collect(0)
         if back is Back.NEVER:
-            gc.collect(0)
-            await turns()
-            at.assert_held(1)
             await clock.skip(3600)
             await until(lambda: not server.connected)
-        await until(lambda: not scene.held)
-        at.assert_held(0)
+        await until(lambda: not at.held)
+        assert_held(at, 0)
 
 
 async def test_ended_response_is_forgotten_and_its_connection_kept(clock: Clock) -> None:
@@ -217,21 +185,3 @@ async def test_response_collected_in_a_thread_wakes_a_waiter(max_hold: float | N
         (await at.limiter.acquire()).release()
         thread.join()
         assert time.monotonic() - start < 4  # and not when the timeout wakes the loop
-
-
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
-def test_response_of_an_ended_loop_disturbs_no_other() -> None:
-    limiter = RateLimiter(concurrency_limit=2)
-    throttle = ThrottleMiddleware(limiter, max_hold=0.05)
-
-    async def stall(*, wait: bool) -> None:
-        async with MisbehavingServer() as server:
-            session = ClientSession(middlewares=[throttle])
-            await session.get(server.url / "stall")
-            if wait:
-                await until(lambda: not limiter.statistics().in_flight)
-                await session.close()
-
-    asyncio.run(stall(wait=False))
-    asyncio.run(stall(wait=True))

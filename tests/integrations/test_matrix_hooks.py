@@ -288,7 +288,7 @@ async def test_discarded_body_ends_before_the_retry(integration: Integration) ->
     long = in_chunks(b"x" * 100_000, status=429, then=never, Retry_After="0")
     async with serve(integration, readers, long, answer(429, Retry_After="0"), last) as at:
         assert (await at.send()).body == b"last"
-        assert (readers.ends, readers.statuses) == ([[False], [True], [True]], [429, 429, 200])
+        assert readers.ends == [[False], [True], [True]]
         assert (readers[1].body, await left(at)) == (b"body", 89)
 
 
@@ -405,7 +405,7 @@ async def test_raised_status_is_settled_too() -> None:
     async with serve(SESSION, readers, answer(400)) as at:
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await at.client.raw.ws_connect(at.url)
-    assert (readers.statuses, readers.ends) == ([400, 400], [[False], [False]])
+    assert readers.ends == [[False], [False]]
 
 
 BOMB = gzip.compress(bytes(1 << 22))

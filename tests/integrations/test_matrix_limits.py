@@ -34,7 +34,6 @@ from tests.integrations.clients import (
     cut,
     every,
     in_chunks,
-    lacking,
     pair,
 )
 from tests.support.serving import Handler, answer, endless, never, serving, until
@@ -207,21 +206,6 @@ async def test_wait_for_the_limiter_is_not_timed(integration: Integration, clock
         assert (await task).status == 200
 
 
-@lacking(Feature.UNTIMED_WAIT)
-async def test_total_timeout_runs_during_the_wait(integration: Integration, clock: Clock) -> None:
-    # Where there is no limiter, the wait before a retry is timed.
-    retry = Retry(backoff=3600, max_backoff=3600, jitter="decorrelated")
-    handler = answer() if integration.has(LIMITS) else answer(502)
-    async with integration.serve(handler, limiter=clock.limiter(), retry=retry) as at:
-        async with at.limiter.throttle():
-            task = at.start(timeout=60)
-            await until(lambda: at.waiting or at.seen)
-            await clock.skip(61)
-            with pytest.raises(TimeoutError):
-                await task
-        assert (at.waiting, bool(at.seen)) == (0, not integration.has(LIMITS))
-
-
 @every(LIMITS)
 async def test_client_closed_during_the_wait_sends_nothing(integration: Integration) -> None:
     async with integration.serve(answer()) as at:
@@ -314,28 +298,6 @@ async def test_hops_of_a_redirect_take_tokens_of_their_hosts(integration: Integr
     granted = [each.statistics().granted for each in limiters]
     first = int(integration.has(LIMITS))
     assert granted == ([1, 2] if integration.has(Feature.HOPS) else [first, 0])
-
-
-@every(LIMITS)
-async def test_credentials_are_shown_nowhere(
-    integration: Integration, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(0)
-    limiter = KeyedRateLimiter(concurrency_limit=1)
-    async with integration.misbehave(limiter, queue_timeout=0) as (server, at):
-        url = str(server.url.with_user("alice").with_password("secret") / "whole")
-        assert await at.send(url, headers={"X-Token": "secret"}) == (200, b"body")
-        assert server.seen[0].headers["Authorization"].startswith("Basic ")
-        (key,) = limiter
-        async with limiter[key].throttle() as permit:
-            with pytest.raises(ThrottleTimeout) as caught:
-                await at.send(url, headers={"X-Token": "secret"})
-        shown = [caught.value, limiter[key], limiter[key].statistics(), at.client.raw, limiter]
-        shown.append(permit)
-    assert not any("secret" in repr(each) + str(each) for each in shown)
-    # httpx itself logs whole URLs.
-    logged = [it.getMessage() for it in caplog.records if not it.name.startswith("http")]
-    assert not any("secret" in message for message in logged)
 
 
 # ---- a limiter for each loop -------------------------------------------------------------------

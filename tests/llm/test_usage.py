@@ -1,7 +1,4 @@
-"""The final cost that a response reports: in JSON, in streams, and what changes nothing.
-
-The parser of server-sent events is tested alone: any chunking gives the events of the whole text.
-"""
+"""The final cost that a response reports: in JSON, in streams, and what changes nothing."""
 
 import itertools
 import json
@@ -54,12 +51,10 @@ CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        (CHAT_USAGE, 15),
-        ({"prompt_tokens": 8, "total_tokens": 8}, 8),
-        ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}, 7),
+        ({**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": 9}}, 15),
+        ({"input_tokens": 3, "output_tokens": 4}, 7),
         ({"prompt_tokens": 3, "completion_tokens": 4}, 7),
         ({"prompt_tokens": 3}, 3),
-        ({**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": 9}}, 15),
         ({"total_tokens": 0}, 0),
     ],
 )
@@ -69,7 +64,7 @@ def test_openai_json_settles_by_usage(usage: object, tokens: float) -> None:
 
 
 ODD: list[object] = [None, {}, [], 5, "15", {"total_tokens": None}]
-ODD_COUNTS: list[object] = [-1, -0.5, True, "15", None, [], 10**30, 10_000_001, 1e400, math.nan]
+ODD_COUNTS: list[object] = [-1, True, "15", None, 10_000_001, math.nan]
 
 
 def test_openai_usage_without_plausible_count_changes_nothing() -> None:
@@ -196,29 +191,23 @@ def test_no_stream_raises(chunks: list[bytes]) -> None:
 
 
 def test_error_that_ran_no_model_costs_no_tokens() -> None:
+    none = {"input_tokens": 0, "output_tokens": 0}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 529):
-        none = {"input_tokens": 0, "output_tokens": 0}
         assert OPENAI(Response(CHAT, status, JSON)) == {"tokens": 0}, status
         assert ANTHROPIC(Response(MESSAGES, status, JSON)) == none, status
+    for status in (202, 302, 408, 500, 502, 503, 504):
+        assert OPENAI(Response(CHAT, status, JSON)) is None, status
+        assert ANTHROPIC(Response(MESSAGES, status, JSON)) is None, status
     models = Request("GET", yarl.URL("https://api.openai.com/v1/models"), {})
-    unsettled = [(CHAT, status) for status in (202, 302, 408, 500, 502, 503, 504)]
-    for request, status in (*unsettled, (models, 429), (models, 200)):
-        assert OPENAI(Response(request, status, JSON)) is None, status
-        assert (
-            ANTHROPIC(Response(MESSAGES if request is CHAT else request, status, JSON)) is None
-        ), status
+    for status in (200, 429):
+        assert OPENAI(Response(models, status, JSON)) is None, status
+        assert ANTHROPIC(Response(models, status, JSON)) is None, status
 
 
 # ---- server-sent events --------------------------------------------------------------------------
 
 
-FIELDS = (
-    b"data: {}",
-    b"data:x",
-    b"data",
-    b"data: \xc3\xb6\xf0\x9f\x98\x80",
-    b"data: " + b"long " * 8,
-)
+FIELDS = (b"data: {}", b"data:x", b"data", b"data: \xc3\xb6", b"data: " + b"long " * 8)
 OTHERS = (b"event: a", b": ping", b"\xef\xbb\xbfdata: 1", b"database: 2", b"", b"")
 LINES = st.sampled_from([*FIELDS, *OTHERS])
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])

@@ -18,8 +18,8 @@ from yarl import URL
 
 from tests.support.servers import reset
 
-#: More than all buffers on the way hold, and less than aiohttp accepts without being read.
-LARGE, UNREAD = 8 << 20, 200_000
+#: More than all buffers on the way hold.
+LARGE = 8 << 20
 #: Short only while it is packed.
 BOMB = gzip.compress(bytes(24 << 20))
 
@@ -299,16 +299,12 @@ _WEBSOCKET = _steps(_shake_hands, _close_websocket)
 _BEHAVIOURS: dict[str, Behaviour] = {
     # Whole responses; of those in parts the body comes after `go`.
     "/whole": _whole,
-    "/empty": lambda it: it.answer(body=b""),
     "/no-content": lambda it: it.head(204),
-    "/not-modified": lambda it: it.head(304, _LONG),
     "/later": lambda it: it.in_parts(4),
     "/forbidden-later": lambda it: it.in_parts(4, 403),
     "/large": lambda it: it.in_parts(LARGE),
-    "/unread": lambda it: it.in_parts(UNREAD),
     "/error": lambda it: it.in_parts(LARGE, 500),
     "/chunked": _some(_CHUNKED, b"4\r\nbody\r\n" * 3 + b"0\r\n\r\n"),
-    "/gzipped": _some(f"Content-Encoding: gzip\r\nContent-Length: {len(_GZIPPED)}\r\n", _GZIPPED),
     "/until-eof": _steps(_some("", b"body", "1.0"), _close),  # as in HTTP/1.0
     "/redirect-large": lambda it: it.in_parts(LARGE, 302, "Location: /later\r\n"),
     "/redirect-loop": lambda it: it.in_parts(LARGE, 302, "Location: /redirect-loop\r\n"),
@@ -325,7 +321,6 @@ _BEHAVIOURS: dict[str, Behaviour] = {
         _some(f"Content-Encoding: gzip\r\n{_LONG}", _GZIPPED[:10] + b"nonsense" * 100), _silent
     ),
     "/endless": _steps(_some("", version="1.0"), _silent),
-    "/trickle": _steps(lambda it: it.head(200, _LONG), Exchange.trickle),
     "/trickle-headers": _steps(
         lambda it: it.write(b"HTTP/1.1 200 OK\r\nX-Long: "), Exchange.trickle
     ),
@@ -367,6 +362,7 @@ _BEHAVIOURS: dict[str, Behaviour] = {
     "/throttled-expectation": _first(lambda it: it.answer(429, headers=_AGAIN), then=_continue),
     "443": lambda it: it.answer(429, b"", _AGAIN),  # CONNECT host:443, to a proxy
     "/websocket": _WEBSOCKET,
+    "/websocket-idle": _steps(_shake_hands, _silent),
     "/websocket-abort": _steps(_shake_hands, _reset),
     "/websocket-throttled-once": _first(lambda it: it.answer(429, b"", _AGAIN), then=_WEBSOCKET),
 }
