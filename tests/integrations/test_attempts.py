@@ -56,14 +56,12 @@ def half() -> float:
         # The reset counts if no quota remains, and no Retry-After was sent.
         ((429, quota(0)), 9, True, True),
         ((429, quota(5)), 1, True, True),
-        ((429, quota(0) | after(3)), 3, True, True),
         # Throttled by its headers.
         ((403, after(7)), 7, True, True),
         ((403, quota(0)), 9, True, True),
         ((503, after(7)), 7, True, True),
         # The server may have begun.
-        (503, 1, False, False),
-        (502, 1, False, False),
+        *((status, 1, False, False) for status in (502, 503)),
         ((502, after(7)), 7, False, False),
         ((502, {"RateLimit-Reset": "9"}), 1, False, False),
         (httpx.ConnectError("dead"), 1, False, False),
@@ -94,15 +92,10 @@ async def test_delay_of_the_second_attempt(
 
 @virtual
 async def test_pauses_double_and_have_jitter() -> None:
-    script = Script(429, 429, 429, 429, 200)
-    retry = Retry(backoff=1, max_backoff=3, pause_jitter=0)
-    delays: list[float] = []
-    limiter = RateLimiter()
-    limiter.observe(lambda it: delays.append(it.delay) if isinstance(it, Retried) else None)
-    async with script.client(limiter, retry=retry) as client:
+    script, retry = Script(429, 429, 429, 429, 200), Retry(backoff=1, max_backoff=3, pause_jitter=0)
+    async with script.client(retry=retry) as client:
         assert (await client.get(A)).status_code == 200
     assert script.times == [0, 1, 3, 6, 9]
-    assert delays == pytest.approx([1, 2, 3, 3])
     pauses: list[float] = []
     limiter = RateLimiter()
     limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)
@@ -115,15 +108,12 @@ async def test_pauses_double_and_have_jitter() -> None:
 @virtual
 async def test_retry_after_beyond_the_longest_pause_is_waited_for() -> None:
     script, limiter = Script((429, after(12)), 200), RateLimiter(concurrency_limit=1)
-    events: list[Event] = []
-    limiter.observe(events.append)
     async with script.client(limiter, retry=Retry(**EXACT, max_pause=3)) as client:
         task = asyncio.create_task(client.post(A))
         await turns(20)
         assert limiter.statistics().paused_for == pytest.approx(3)
         assert (await task).status_code == 200
     assert script.times == [0, 12]
-    assert [it.delay for it in events if isinstance(it, Retried)] == [12]
 
 
 @virtual
@@ -247,8 +237,7 @@ async def test_retries_take_their_cost_and_successes_return_it() -> None:
 @pytest.mark.parametrize(
     ("successes", "retries"),
     [
-        ([200], 0),  # 1 of 10
-        ([200] * 9, 0),
+        ([200] * 9, 0),  # 9 of 10
         # Answered, and no status that is retried.
         *(([status] * 10, 1) for status in (200, 404, 500)),
         ([504] * 10, 0),
