@@ -24,31 +24,24 @@ _PAGES = [_FOLDER / "works-with.md", _FOLDER / "works-with-models.md"]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-async def run_recipe(heading: str) -> dict[str, Any]:
-    """Run the Python blocks under a heading of the page, and return the names that they define.
-
-    Args:
-        heading: The text of a second-level heading of one of the pages.
-
-    Raises:
-        LookupError: No page has such a heading, or there is no Python block under it.
-    """
-    texts: dict[str, str] = {}
-    for page in _PAGES:
-        sections = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        texts |= dict(zip(sections[1::2], sections[2::2], strict=True))
-    blocks = _BLOCK.findall(texts[heading])
-    if not blocks:
-        raise LookupError(f"no Python block under {heading!r} in {_FOLDER}")
-    names: dict[str, Any] = {"__name__": f"recipe of {heading}"}
-    for block in blocks:
-        code = compile(
-            block, f"works-with, {heading}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        )
+async def run_blocks(text: str, name: str) -> dict[str, Any]:
+    """Run the Python blocks of a text, and return the names that they define."""
+    names: dict[str, Any] = {"__name__": name}
+    for block in _BLOCK.findall(text):
+        code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         done = eval(code, names)
         if code.co_flags & inspect.CO_COROUTINE:
             await done
     return names
+
+
+async def run_recipe(heading: str) -> dict[str, Any]:
+    """Run the blocks under a second-level heading of one of the pages."""
+    texts: dict[str, str] = {}
+    for page in _PAGES:
+        sections = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        texts |= dict(zip(sections[1::2], sections[2::2], strict=True))
+    return await run_blocks(texts[heading], f"recipe of {heading}")
 
 
 # ---- what a recipe keeps -------------------------------------------------------------------------
@@ -132,7 +125,7 @@ async def check_limit(recipe: Recipe) -> None:
     gc.collect()  # an unclosed response warns
 
 
-async def check_throttled_call(recipe: Recipe, seconds: float = 0.2) -> None:
+async def check_throttled_call(recipe: Recipe, seconds: float = 0.05) -> None:
     """Check that a throttled call waits, and is sent again with a token."""
     granted, audit = recipe.limiter.statistics().granted, recipe.api.server.audit
     audit.clear()
@@ -181,12 +174,11 @@ async def finish(clock: Clock, limiter: RateLimiter, *calls: Awaitable[_T]) -> l
     while not ended.done():
         await turns()
         if counts(limiter)[0] == 0:
-            await clock.skip(0.01)
+            await clock.skip(0.02)
     return await ended
 
 
 async def assert_idle(limiter: RateLimiter) -> None:
-    """Assert that no slot is taken, nothing waits, and no socket is left to the collector."""
     await turns()
     gc.collect()  # a socket that is not closed warns, and a warning fails the test
     assert counts(limiter) == (0, 0)

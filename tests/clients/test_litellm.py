@@ -93,17 +93,11 @@ only_openai = pytest.mark.parametrize("recipe", _MODELS[:1], indirect=True)
 only_anthropic = pytest.mark.parametrize("recipe", _MODELS[1:], indirect=True)
 
 
-async def test_calls_keep_the_limit(recipe: Recipe) -> None:
-    await check_limit(recipe)
-
-
-async def test_throttled_call_waits_and_is_sent_again(recipe: Recipe) -> None:
-    await check_throttled_call(recipe)
-
-
-async def test_long_pause_holds_for_all_calls(recipe: Recipe) -> None:
-    recipe.names["options"]["max_retries"] = 0
-    await check_long_pause(recipe)
+@pytest.mark.parametrize("check", [check_limit, check_throttled_call, check_long_pause])
+async def test_recipe_keeps_limit_and_pauses(recipe: Recipe, check: Any) -> None:
+    if check is check_long_pause:
+        recipe.names["options"]["max_retries"] = 0
+    await check(recipe)
 
 
 @only_openai

@@ -1,7 +1,7 @@
 """Each recipe keeps its limit, and its pauses; what one recipe does besides."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,32 +40,30 @@ def of(*names: str) -> Callable[..., Any]:
     return pytest.mark.parametrize("recipe", names, indirect=True)
 
 
-@of(*DRIVERS)
-async def test_calls_keep_the_limit(recipe: Recipe) -> None:
-    await check_limit(recipe)
+THROTTLED = ["aiohttp_client_cache", "fsspec", "gidgethub", "google_genai", "gql"]
+CHECKS: dict[Callable[[Recipe], Awaitable[None]], list[str]] = {
+    check_limit: [*DRIVERS],
+    check_throttled_call: [*THROTTLED, "huggingface_hub", "discord", "slack_sdk"],
+    check_long_pause: ["gidgethub", "google_genai", "slack_sdk"],
+    check_lost_connection: ["slack_sdk"],
+}
 
 
-@of("aiohttp_client_cache", "fsspec", "gidgethub", "google_genai", "gql", "huggingface_hub")
-async def test_throttled_call_waits_and_is_sent_again(recipe: Recipe) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "check"),
+    [(name, check) for check, names in CHECKS.items() for name in names],
+    indirect=["recipe"],
+)
+async def test_recipe_keeps_limit_and_pauses(
+    recipe: Recipe, check: Callable[[Recipe], Awaitable[None]]
+) -> None:
+    await check(recipe)
+
+
+@of("gidgethub")
+async def test_403_of_github_is_throttled(recipe: Recipe) -> None:
+    recipe.api.status = 403
     await check_throttled_call(recipe)
-    if "github" in recipe.names:
-        recipe.api.status = 403
-        await check_throttled_call(recipe)
-
-
-@of("discord", "slack_sdk")
-async def test_throttled_call_of_a_bot_waits_and_is_sent_again(recipe: Recipe) -> None:
-    await check_throttled_call(recipe, 0.05)
-
-
-@of("gidgethub", "google_genai", "slack_sdk")
-async def test_long_pause_holds_for_all_calls(recipe: Recipe) -> None:
-    await check_long_pause(recipe)
-
-
-@of("slack_sdk")
-async def test_lost_connection_is_repeated_with_a_token(recipe: Recipe) -> None:
-    await check_lost_connection(recipe)
 
 
 @of("fsspec", "gql")

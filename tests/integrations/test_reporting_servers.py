@@ -32,7 +32,6 @@ from tests.support.reporting_servers import (
     envoy,
     express_legacy,
     gcra,
-    koa,
 )
 from tests.support.virtually import now, virtual, visit
 
@@ -130,16 +129,6 @@ MISLEADING: dict[str, tuple[Callable[[], Server], float, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@virtual
-async def test_update_to_the_same_rate_stalls_no_request() -> None:
-    load = Load(REPORTING["slowapi"]())  # of which the resets are rounded
-    limiter = RateLimiter(LIMIT, concurrency_limit=SLOTS)
-    for at in range(2, 12):
-        asyncio.get_running_loop().call_later(at, partial(limiter.update, rate_limit=LIMIT))
-    await load.run(limiter)
-    assert load.used() >= 0.97
-
-
 @pytest.mark.parametrize("name", MISLEADING)
 @pytest.mark.parametrize("known", ["nothing", "server", "limits"])
 @virtual
@@ -185,12 +174,9 @@ async def test_quota_that_is_true_is_kept_to(report: str, period: float, latency
             await asyncio.sleep(period)
 
 
-@pytest.mark.parametrize(("make", "period"), [(express_legacy, 5.0), (koa, 10.0)])
 @virtual
-async def test_longer_window_is_found_soon(
-    make: Callable[[int, float], Server], period: float
-) -> None:
-    load = Load(make(int(LIMIT * period), period), ahead=0.37)
+async def test_longer_window_is_found_soon() -> None:
+    load = Load(express_legacy(5 * LIMIT, 5.0), ahead=0.37)
     await load.run(RateLimiter("server", concurrency_limit=SLOTS), 40.0)
     assert sum(at > 20 for at in load.throttled) == 0
     assert load.part_throttled <= 0.01

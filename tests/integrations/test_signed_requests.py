@@ -1,10 +1,7 @@
 """The code of docs/servers/signed-requests.md: signatures of two seconds stay fresh."""
 
-import ast
 import hashlib
 import hmac
-import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +12,17 @@ from aiohttp import web
 
 from aiothrottle.aiohttp import ThrottledSession, throttled_middlewares
 from aiothrottle.httpx import ThrottledTransport
-from tests.clients.checks import StandingClock, assert_idle, finish, throttled
+from tests.clients.checks import StandingClock, assert_idle, finish, run_blocks, throttled
 from tests.integrations.clients import Client
 from tests.support.serving import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "servers" / "signed-requests.md"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VALID_FOR = 2.0
 
 
 @pytest.fixture
 async def names() -> dict[str, Any]:
-    """The names that the page defines."""
-    found: dict[str, Any] = {"__name__": PAGE.name}
-    for block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
-        code = compile(block, PAGE.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        done = eval(code, found)
-        if inspect.isawaitable(done):
-            await done
-    return found
+    return await run_blocks(PAGE.read_text(encoding="utf-8"), PAGE.name)
 
 
 @pytest.fixture

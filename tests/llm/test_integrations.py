@@ -50,6 +50,7 @@ WAIT, ADVICE = {"retry-after": "2"}, {"x-should-retry": "true"}
         (429, WAIT, "rate_limit_exceeded", 5),
         (200, ADVICE, "", 1),
         (418, ADVICE, "", 5),
+        (500, {"x-should-retry": "false"}, "", 1),
     ],
 )
 @virtual

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import partial
 from typing import Protocol
 
 LIMIT, PERIOD = 20, 1.0
@@ -80,25 +79,22 @@ def express_legacy(limit: int = LIMIT, period: float = PERIOD) -> Server:
     )
 
 
-#: With a reset and a Retry-After in seconds, rounded up.
-ROUNDED_UP: dict[str, Report] = {
-    # express-rate-limit 8 and hono-rate-limiter, `standardHeaders`.
-    "express, draft 6": lambda now, at, left: {
-        "RateLimit-Policy": f"{LIMIT};w=1",
-        **_fields("RateLimit-", LIMIT, left, _wait(now, at)),
-    },
-    # @fastify/rate-limit 11.
-    "Fastify": lambda now, at, left: _fields("x-ratelimit-", LIMIT, left, _wait(now, at)),
-}
+def express_draft_6() -> Server:
+    """express-rate-limit 8 and hono-rate-limiter, `standardHeaders`: seconds, rounded up."""
+    return Windows(
+        lambda now, at, left: {
+            "RateLimit-Policy": f"{LIMIT};w=1",
+            **_fields("RateLimit-", LIMIT, left, _wait(now, at)),
+        },
+        _rounded_up,
+    )
 
 
-def koa(limit: int = LIMIT, period: float = PERIOD) -> Server:
+def koa() -> Server:
     """koa-ratelimit 6, memory: an exact epoch; the wait of a 429 is cut, so it is mostly 0."""
     return Windows(
-        lambda _, at, left: _fields("X-RateLimit-", limit, left, f"{at:.6f}"),
+        lambda _, at, left: _fields("X-RateLimit-", LIMIT, left, f"{at:.6f}"),
         lambda now, at: str(int(at - now)),
-        limit=limit,
-        period=period,
     )
 
 
@@ -258,7 +254,7 @@ class Log:
 
 REPORTING: dict[str, Callable[[], Server]] = {
     "express, legacy": express_legacy,
-    **{name: partial(Windows, report, _rounded_up) for name, report in ROUNDED_UP.items()},
+    "express, draft 6": express_draft_6,
     "koa": koa,
     "NestJS": Nest,
     "Litestar": Litestar,
