@@ -84,8 +84,6 @@ class FakeAPI:
         self.buckets = {name: Bucket(limit, period) for name, limit in limits.items()}
         self.requests = self.throttled = 0
         self.used = dict.fromkeys(limits, 0.0)
-        #: What a failure says about retries.
-        self.advice = ""
         self.reserved = reserved
         self._latency = latency
         self._failures = list(failures)
@@ -108,7 +106,7 @@ class FakeAPI:
         self.requests += 1
         failure = self._failures.pop(0) if self._failures else None
         if isinstance(failure, int):
-            return self._error(failure, {"x-should-retry": self.advice} if self.advice else {})
+            return self._error(failure, {})
         if method != "POST":
             return Answer(200, self.headers(), in_parts([b'{"object": "list", "data": []}']))
         asked: Json = json.loads(body)
