@@ -24,13 +24,7 @@ from yarl import URL
 import aiothrottle.httpx
 import aiothrottle.httpx2
 from aiothrottle import KeyedRateLimiter, RateLimiter
-from aiothrottle.aiohttp import (
-    Retry,
-    RetryMiddleware,
-    ThrottledSession,
-    ThrottleMiddleware,
-    throttled_session,
-)
+from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_middlewares, throttled_session
 from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.hooks import Response
 from tests.support.misbehaving_server import MisbehavingServer
@@ -48,10 +42,6 @@ TIMEOUTS = (TimeoutError, httpx.TimeoutException, httpx2.TimeoutException)
 class Feature(Flag):
     """What some integrations do and others do not."""
 
-    #: Takes a token for each attempt, and a slot for each response.
-    LIMITS = auto()
-    #: Makes another attempt after a failure.
-    RETRIES = auto()
     #: Waits for the limiter outside of the client's timeouts.
     UNTIMED_WAIT = auto()
     #: Lets one request override its key, cost, priority and timeout.
@@ -203,8 +193,7 @@ class Scene:
 
     def assert_granted(self, attempts: int) -> None:
         """Check that each attempt took a token, and that none holds a slot."""
-        granted = attempts if self.integration.has(Feature.LIMITS) else 0
-        assert (self.limiter.statistics().granted, self.held) == (granted, 0)
+        assert (self.limiter.statistics().granted, self.held) == (attempts, 0)
 
 
 AnyLimiter = RateLimiter | KeyedRateLimiter
@@ -223,17 +212,10 @@ def _session(make: Callable[..., Any]) -> _Start:
     return start
 
 
-# Without resending: else aiohttp would make attempts of its own.
-def _throttling(limiter: AnyLimiter, *, connector: Any, **options: Any) -> ClientSession:
-    return _genuine(ThrottleMiddleware(limiter, **options), connector)
-
-
-def _retrying(_: AnyLimiter, *, connector: Any, **options: Any) -> ClientSession:
-    return _genuine(RetryMiddleware(**options), connector)
-
-
-def _genuine(middleware: Any, connector: Any) -> ClientSession:
-    return without_resending(ClientSession(middlewares=[middleware], connector=connector))
+def _middlewares(limiter: AnyLimiter, *, connector: Any, **options: Any) -> ClientSession:
+    middlewares = throttled_middlewares(limiter, **options)
+    # Without resending: else aiohttp would make attempts of its own.
+    return without_resending(ClientSession(middlewares=middlewares, connector=connector))
 
 
 # One for all: making one takes longer than most tests.
@@ -329,8 +311,7 @@ _MIDDLEWARE = Feature.UNTIMED_WAIT | Feature.OVERRIDES
 INTEGRATIONS = [
     Integration("ThrottledSession", _session(ThrottledSession), Feature.HOPS),
     Integration("throttled_session", _session(throttled_session), _MIDDLEWARE),
-    Integration("ThrottleMiddleware", _session(_throttling), _MIDDLEWARE | Feature.RETRIES),
-    Integration("RetryMiddleware", _session(_retrying), ~Feature.RETRIES),
+    Integration("throttled_middlewares", _session(_middlewares), _MIDDLEWARE),
     *(
         Integration(library.__name__, _transport(library, module), Feature(0), library, module)
         for library, module in [(httpx, aiothrottle.httpx), (httpx2, aiothrottle.httpx2)]
@@ -349,9 +330,9 @@ def every(*features: Feature) -> pytest.MarkDecorator:
 
 
 #: For what the one retry loop decides, with what an adapter tells it.
-pair = _parametrized([SESSION, INTEGRATIONS[4]])
+pair = _parametrized([SESSION, INTEGRATIONS[3]])
 sessions = _parametrized([SESSION, MIDDLEWARES])
-transports = _parametrized(INTEGRATIONS[4:])
+transports = _parametrized(INTEGRATIONS[3:])
 
 
 class Clock:

@@ -33,7 +33,7 @@ from tests.support.misbehaving_server import BOMB
 from tests.support.serving import answer, endless, in_flight, until
 from tests.support.virtually import turns, virtual
 
-OTHER = dict(zip(INTEGRATIONS[4:], INTEGRATIONS[:3:-1], strict=True))
+OTHER = dict(zip(INTEGRATIONS[3:], INTEGRATIONS[:2:-1], strict=True))
 
 # ---- the slot ----------------------------------------------------------------------------------
 

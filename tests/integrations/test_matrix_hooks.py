@@ -39,13 +39,13 @@ from tests.integrations.clients import (
 )
 from tests.support.serving import Handler, answer, never, until
 
-LIMITS, RETRIES, OVERRIDES = Feature.LIMITS, Feature.RETRIES, Feature.OVERRIDES
+OVERRIDES = Feature.OVERRIDES
 
 
 # ---- what a hook sees ----------------------------------------------------------------------------
 
 
-@every(LIMITS)
+@every()
 async def test_hook_sees_the_request_once(integration: Integration) -> None:
     seen: list[Request] = []
 
@@ -103,7 +103,7 @@ async def test_session_shows_a_body_in_memory_its_headers_and_the_query() -> Non
         assert (seen[-1].headers["x-one"], seen[-1].headers["X-Two"]) == ("1", "2")
 
 
-@every(LIMITS, RETRIES)
+@every()
 async def test_hooks_are_called_once_for_all_attempts(integration: Integration) -> None:
     values = {"key": "us", "cost": 2, "priority": 1}
     hooks: dict[str, Any] = {name: Mock(return_value=value) for name, value in values.items()}
@@ -235,7 +235,7 @@ def serve(
 # ---- from the head -------------------------------------------------------------------------------
 
 
-@every(LIMITS)
+@every()
 async def test_cost_from_the_head_is_final(integration: Integration) -> None:
     heads: list[Response] = []
 
@@ -264,7 +264,7 @@ def test_whole_body_that_is_too_long_has_no_cost() -> None:
     assert costs == [3, 5, None]
 
 
-@every(LIMITS, RETRIES)
+@every()
 async def test_discarded_body_ends_before_the_retry(integration: Integration) -> None:
     """A short one is read to its end."""
     readers = Readers()
@@ -300,7 +300,7 @@ WRONG_COSTS: list[tuple[Any, type[Exception], str]] = [
 @pytest.mark.parametrize(
     "handler", [answer(), in_chunks(b"first", then=never)], ids=["short", "long"]
 )
-@every(LIMITS)
+@every()
 async def test_wrong_settle_closes_the_response(integration: Integration, handler: Handler) -> None:
     wrong = [settle for settle, *_ in WRONG_COSTS]
 

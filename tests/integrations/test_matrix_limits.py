@@ -39,7 +39,6 @@ from tests.integrations.clients import (
 from tests.support.serving import Handler, answer, endless, never, serving, until
 from tests.support.virtually import turns
 
-LIMITS = Feature.LIMITS
 Use = Callable[[Scene], Awaitable[object]]
 
 
@@ -115,7 +114,7 @@ ENDINGS: dict[str, tuple[Handler, Use, bool]] = {
 @pytest.mark.uvloop
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("ending", ENDINGS)
-@every(LIMITS)
+@every()
 async def test_ended_response_returns_slot_and_connection(
     integration: Integration, ending: str, settled: bool
 ) -> None:
@@ -133,7 +132,7 @@ async def test_ended_response_returns_slot_and_connection(
 
 
 @pytest.mark.parametrize("handler", [never, in_chunks(b"x", then=never)], ids=["never", "stuck"])
-@every(LIMITS)
+@every()
 async def test_client_timeout_returns_slot_and_connection(
     integration: Integration, handler: Handler, clock: Clock
 ) -> None:
@@ -149,7 +148,7 @@ async def test_client_timeout_returns_slot_and_connection(
 
 
 @pytest.mark.parametrize("path", ["stall-chunked", "endless"])
-@every(LIMITS)
+@every()
 async def test_max_hold_closes_response(integration: Integration, path: str, clock: Clock) -> None:
     options: dict[str, Any] = {"max_hold": 60, "settle": (readers := Readers())}
     async with integration.misbehave(clock.limiter(), **options) as (server, at):
@@ -165,7 +164,7 @@ async def test_max_hold_closes_response(integration: Integration, path: str, clo
         assert await at.send("whole") == (200, b"body")
 
 
-@every(LIMITS)
+@every()
 async def test_half_closed_connection_is_not_used_again(integration: Integration) -> None:
     async with integration.misbehave() as (server, at):
         for connections in (1, 2):
@@ -184,7 +183,7 @@ async def test_half_closed_connection_is_not_used_again(integration: Integration
 # ---- the limit and the wait ----------------------------------------------------------------------
 
 
-@every(LIMITS)
+@every()
 async def test_server_sees_no_more_requests_than_slots(integration: Integration) -> None:
     limiter = RateLimiter(concurrency_limit=3)
     async with integration.misbehave(limiter, connections=10) as (server, at):
@@ -206,7 +205,7 @@ async def test_wait_for_the_limiter_is_not_timed(integration: Integration, clock
         assert (await task).status == 200
 
 
-@every(LIMITS)
+@every()
 async def test_client_closed_during_the_wait_sends_nothing(integration: Integration) -> None:
     async with integration.serve(answer()) as at:
         async with at.queued() as task:
@@ -216,7 +215,7 @@ async def test_client_closed_during_the_wait_sends_nothing(integration: Integrat
         assert at.seen == []
 
 
-@every(Feature.RETRIES)
+@every()
 async def test_client_closed_before_a_retry_sends_nothing(integration: Integration) -> None:
     async def close(_: object) -> bool:
         await at.client.close()
@@ -229,7 +228,7 @@ async def test_client_closed_before_a_retry_sends_nothing(integration: Integrati
         assert len(at.seen) == 1
 
 
-@every(LIMITS)
+@every()
 async def test_queue_timeout_ends_the_wait(integration: Integration, clock: Clock) -> None:
     async with integration.serve(answer(), limiter=clock.limiter(), queue_timeout=60) as at:
         async with at.queued() as task:
@@ -269,7 +268,7 @@ KEYS = {
 }
 
 
-@every(LIMITS)
+@every()
 async def test_default_key_is_the_host_in_dns(integration: Integration) -> None:
     found: dict[str, str] = {}
     for url in KEYS:
@@ -296,8 +295,7 @@ async def test_hops_of_a_redirect_take_tokens_of_their_hosts(integration: Integr
         assert await at.send() == (200, b"end")
         limiters = [limiter[f"{host}:{at.url.port}"] for host in ("127.0.0.1", "localhost")]
     granted = [each.statistics().granted for each in limiters]
-    first = int(integration.has(LIMITS))
-    assert granted == ([1, 2] if integration.has(Feature.HOPS) else [first, 0])
+    assert granted == ([1, 2] if integration.has(Feature.HOPS) else [1, 0])
 
 
 # ---- a limiter for each loop -------------------------------------------------------------------

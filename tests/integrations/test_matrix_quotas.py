@@ -16,7 +16,6 @@ from tests.integrations.clients import (
     BODY_ERRORS,
     ONCE,
     Clock,
-    Feature,
     Integration,
     Readers,
     collected,
@@ -29,7 +28,6 @@ from tests.integrations.clients import (
 from tests.support.serving import Handler, answer, never, until
 from tests.support.virtually import turns
 
-LIMITS, RETRIES = Feature.LIMITS, Feature.RETRIES
 YEAR = 365 * 86400.0
 
 
@@ -40,7 +38,7 @@ def http_date(seconds: float) -> str:
 # ---- pauses ------------------------------------------------------------------------------------
 
 
-@every(LIMITS)
+@every()
 async def test_throttled_response_pauses_the_limiter(integration: Integration) -> None:
     # The clock of this server is a year behind, and 30 s are 30 s all the same.
     headers = {"Retry_After": http_date(30 - YEAR), "Date": http_date(-YEAR)}
@@ -96,7 +94,7 @@ BY_PROFILE = answer(418, Retry_After="9")
 
 
 @pytest.mark.parametrize("report", ["403", "body", "profile"])
-@every(LIMITS)
+@every()
 async def test_headers_body_or_profile_may_throttle(integration: Integration, report: str) -> None:
     limiter, handler = RateLimiter(1000), {"403": BY_QUOTA, "body": BY_BODY}.get(report, BY_PROFILE)
     if report == "profile":
@@ -124,7 +122,7 @@ def remaining(limiter: RateLimiter) -> dict[str, float]:
     return {name: round(it.remaining) for name, it in limiter.statistics().resources.items()}
 
 
-@every(LIMITS)
+@every()
 async def test_each_quota_counts_for_its_resource(integration: Integration) -> None:
     limiter = RateLimiter(BOTH, guard=0.0)
     await send_once(integration, limiter, openai(90, 700))
@@ -218,7 +216,7 @@ THROTTLED = {form: in_json(GRAPHQL, form=form) for form in FORMS} | OTHERS
 
 
 @pytest.mark.parametrize("throttled", THROTTLED.values(), ids=THROTTLED)
-@every(RETRIES)
+@every()
 async def test_throttled_body_is_retried(integration: Integration, throttled: Handler) -> None:
     async with integration.serve(throttled, in_json({"data": 1}), profiles=[PROFILE]) as at:
         assert await at.send(method="POST", body=b"query") == (200, encoded({"data": 1}))
@@ -232,15 +230,13 @@ async def test_other_body_is_returned_whole(integration: Integration, form: str)
     """And a reader of `settle` gets it once."""
     bodies: list[object] = [{"data": "THROTTLED"}, LONG, []]
     readers = Readers()
-    settle: dict[str, Any] = {"settle": readers} if integration.has(LIMITS) else {}
     script = [in_json(data, form=form) for data in bodies]
-    async with integration.serve(*script, profiles=[PROFILE], **settle) as at:
+    async with integration.serve(*script, profiles=[PROFILE], settle=readers) as at:
         for data in bodies:
             async with await at.open() as stream:
                 assert await collected(stream.chunks()) == encoded(data)
         assert len(at.seen) == len(bodies)
-    if settle:
-        assert [(it.body, it.ends) for it in readers] == [(encoded(it), [True]) for it in bodies]
+    assert [(it.body, it.ends) for it in readers] == [(encoded(it), [True]) for it in bodies]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +258,7 @@ async def test_stream_and_other_host_are_not_read_ahead(
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-@every(LIMITS)
+@every()
 async def test_failing_body_frees_the_slot(integration: Integration, is_cut: bool) -> None:
     end: dict[str, Any] = {"then": cut} if is_cut else {"Content_Encoding": "gzip"}
     handler = in_chunks(b"{no gzip, and no end", **OURS, **end)

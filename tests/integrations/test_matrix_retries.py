@@ -13,17 +13,15 @@ from typing import Any, NamedTuple, cast
 import aiohttp
 import pytest
 import trustme
-from aiohttp import web
+from aiohttp import ClientSession, web
 from yarl import URL
 
 from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
-from aiothrottle.aiohttp import Retry
+from aiothrottle.aiohttp import Retry, ThrottleMiddleware
 from tests.integrations.clients import (
     CONNECTION_ERRORS,
-    INTEGRATIONS,
     QUICK,
     Clock,
-    Feature,
     Integration,
     body_of,
     cut,
@@ -33,10 +31,9 @@ from tests.integrations.clients import (
     transports,
 )
 from tests.support.misbehaving_server import BOMB, MisbehavingServer
-from tests.support.serving import Handler, answer, endless, hang_up, until
+from tests.support.serving import Handler, answer, endless, hang_up, serving, until
 from tests.support.virtually import turns
 
-LIMITS, RETRIES = Feature.LIMITS, Feature.RETRIES
 OK = answer()
 SLOW_DOWN = in_chunks(b"slow down", Content_Length="9")
 
@@ -96,7 +93,7 @@ EXCHANGES: dict[str, Exchange] = {
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-@every(RETRIES)
+@every()
 async def test_request_is_retried_or_not(integration: Integration, name: str) -> None:
     method, script, end, attempts, options, body = EXCHANGES[name]
     async with integration.serve(*script, **options) as at:
@@ -109,19 +106,21 @@ async def test_request_is_retried_or_not(integration: Integration, name: str) ->
         at.assert_granted(attempts)
 
 
-async def test_throttle_middleware_sends_a_request_once() -> None:
-    (middleware,) = (it for it in INTEGRATIONS if not it.has(RETRIES))
-    async with middleware.serve(answer(429)) as at:
-        assert await at.send() == (429, b"body")
-        assert len(at.seen) == 1
-        at.assert_granted(1)
+async def test_throttle_middleware_alone_sends_a_request_once() -> None:
+    throttle = ThrottleMiddleware(limiter := RateLimiter())
+    async with (
+        serving(answer(429)) as (url, seen),
+        ClientSession(middlewares=[throttle]) as session,
+    ):
+        assert (await session.get(url)).status == 429
+    assert len(seen) == limiter.statistics().granted == 1
 
 
 # ---- bodies of throttled responses ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["throttled-and-stalled", "throttled-and-trickling"])
-@every(RETRIES)
+@every()
 async def test_unfinished_body_of_a_throttled_response_is_closed(
     integration: Integration, path: str, clock: Clock
 ) -> None:
@@ -136,7 +135,7 @@ async def test_unfinished_body_of_a_throttled_response_is_closed(
         at.assert_granted(2)
 
 
-@every(RETRIES)
+@every()
 async def test_late_body_of_a_403_is_returned(integration: Integration, clock: Clock) -> None:
     async with integration.misbehave(clock.limiter()) as (server, at):
         server.go.clear()
@@ -162,7 +161,7 @@ async def test_403_that_is_longer_than_it_says_is_returned(integration: Integrat
         assert stream.status == 403
 
 
-@every(RETRIES)
+@every()
 async def test_throttled_response_is_not_unpacked_and_keeps_its_connection(
     integration: Integration,
 ) -> None:
@@ -189,7 +188,7 @@ async def test_throttled_response_is_not_unpacked_and_keeps_its_connection(
 # ---- failures ----------------------------------------------------------------------------------
 
 
-@every(RETRIES)
+@every()
 async def test_half_closed_and_early_answer_are_retried(integration: Integration) -> None:
     async with integration.misbehave() as (_, at):
         assert (await at.send("half-closed-early")).status == 200
@@ -198,7 +197,7 @@ async def test_half_closed_and_early_answer_are_retried(integration: Integration
         at.assert_granted(4)
 
 
-@every(RETRIES)
+@every()
 async def test_refused_connection_is_retried_and_raises_at_last(integration: Integration) -> None:
     async with MisbehavingServer() as server:
         url = server.url
@@ -208,7 +207,7 @@ async def test_refused_connection_is_retried_and_raises_at_last(integration: Int
         at.assert_granted(QUICK.attempts)
 
 
-@every(RETRIES)
+@every()
 async def test_wrong_certificate_is_not_retried(integration: Integration) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     cast("Any", trustme.CA().issue_cert("127.0.0.1")).configure_cert(context)
@@ -227,7 +226,7 @@ async def test_wrong_certificate_is_not_retried(integration: Integration) -> Non
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
-@every(RETRIES)
+@every()
 async def test_failing_body_returns_its_slot(integration: Integration, buffer_body: bool) -> None:
     async def failing() -> AsyncIterator[bytes]:
         yield b"x"

@@ -12,23 +12,13 @@ import pytest
 from aiothrottle import AdaptiveThrottling, RateLimiter, RequestDropped, ThrottleTimeout
 from aiothrottle.events import Event, Throttled, ThrottlingSuspected
 from aiothrottle.retry import Retry
-from tests.integrations.clients import (
-    ONCE,
-    SESSION,
-    Clock,
-    Feature,
-    Integration,
-    cancel,
-    every,
-    pair,
-)
+from tests.integrations.clients import ONCE, SESSION, Clock, Integration, cancel, every, pair
 from tests.integrations.scripted import Script
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
 
 # ---- adaptive throttling: any dropped share above 0 drops the next request -----------------------
 
-LIMITS = Feature.LIMITS
 #: One failure is enough: then the dropped share is a half.
 STRICT = AdaptiveThrottling(k=1.0)
 DROPPING: dict[str, Any] = {"retry": ONCE, "adaptive_throttling": STRICT}
@@ -40,7 +30,7 @@ def _drop_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("failing", [answer(500), hang_up, never], ids=["500", "cut off", "late"])
-@every(LIMITS)
+@every()
 async def test_request_to_a_failing_origin_is_not_sent(
     integration: Integration, failing: Handler, clock: Clock
 ) -> None:

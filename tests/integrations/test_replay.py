@@ -121,7 +121,7 @@ STATUSES = 200, 403, 429
     ("integration", "judge"),
     [
         *((SESSION, judge) for judge in BY_AIOHTTP),
-        *((each, judge) for each in INTEGRATIONS[4:] for judge in BY_HTTPX),
+        *((each, judge) for each in INTEGRATIONS[3:] for judge in BY_HTTPX),
     ],
     ids=lambda it: getattr(it, "name", None) or getattr(it, "__name__", "unread"),
 )

@@ -9,14 +9,13 @@ from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
-from tests.integrations.clients import Feature, Integration, Scene, every, pair
+from tests.integrations.clients import Integration, Scene, every, pair
 from tests.integrations.scripted import Script
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
 
 # ---- after a pause -------------------------------------------------------------------------------
 
-LIMITS = Feature.LIMITS
 WORKERS = 6
 #: One attempt, and short pauses.
 ONCE: dict[str, Any] = {
@@ -49,7 +48,7 @@ async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
 
 
 @pytest.mark.parametrize("status", [200, 500])
-@every(LIMITS)
+@every()
 async def test_others_follow_the_answer_to_the_first(integration: Integration, status: int) -> None:
     gate = Gate(status)
     async with integration.serve(answer(429), gate, limiter=RateLimiter(1000), **ONCE) as at:
@@ -82,7 +81,7 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
 # ---- adaptive limits -----------------------------------------------------------------------------
 
 
-@every(LIMITS)
+@every()
 async def test_answer_that_is_no_http_is_no_success(integration: Integration) -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(1, 1, 16))
     async with integration.serve(garble, limiter=limiter, **ONCE) as at:
