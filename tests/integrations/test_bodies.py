@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp import (
@@ -29,9 +30,9 @@ from yarl import URL
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, throttled_session
-from aiothrottle.aiohttp.body import prepare_again
+from aiothrottle.aiohttp.body import Body, prepare_again
 from aiothrottle.testing import RateLimitedServer
-from tests.integrations.clients import ONCE
+from tests.integrations.clients import ONCE, cancel
 from tests.support.serving import until
 from tests.support.virtually import turns
 
@@ -239,7 +240,9 @@ async def test_inner_middleware_can_read_the_body() -> None:
 # ---- files -------------------------------------------------------------------------------------
 
 
-OPEN = [Files.open, Files.text, Files.pipe, lambda _: io.BytesIO(CONTENT)]
+OPEN: list[Callable[[Files], IO[Any]]] = [
+    *(Files.open, Files.text, Files.pipe, lambda _: io.BytesIO(CONTENT))
+]
 
 
 @pytest.mark.parametrize("in_form", [False, True])
@@ -327,6 +330,22 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
             file.go.set()
             assert (await task).status == 200
         assert [CONTENT in one.body for one in received] == [True]
+
+
+async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
+    body, asked, sink = Body.of(files.open()), asyncio.Event(), AsyncMock()
+    assert body is not None
+
+    async def stick(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    attempt = asyncio.create_task(body.write(Mock(write=stick)))
+    await asked.wait()
+    await cancel(attempt)
+    async with asyncio.timeout(5):
+        await body.write(sink)
+    assert b"".join(call.args[0] for call in sink.write.await_args_list) == CONTENT
 
 
 async def test_unfinished_upload_ends_before_the_next() -> None:

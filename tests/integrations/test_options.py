@@ -125,9 +125,9 @@ async def test_limiter_is_made_of_a_rate(make: Make) -> None:
         assert isinstance(limiter, RateLimiter)
         wanted = RateLimiter(cast("Any", rate)).statistics()
         assert limiter.statistics().rate_limit == pytest.approx(wanted.rate_limit, rel=0.2)
-    for wrong in (None, b"5", RateLimiter):
+    for other in (None, b"5", RateLimiter):
         with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
-            make(wrong)
+            make(other)
     for wrong in (True, "10 apples", -1):
         with pytest.raises(TypeError if wrong is True else ValueError):
             make(wrong)
