@@ -213,7 +213,8 @@ async def test_body_is_repeated_unchanged_or_not_at_all(
 
 @every_start
 async def test_wrong_body_raises_as_in_aiohttp(start: Start) -> None:
-    wrong: list[Any] = [5, {"a", "b"}, [("a", "b", "c")], {"file": io.BytesIO(), "a": object()}]
+    file = io.BytesIO()
+    wrong: list[Any] = [5, {"a"}, ["ab"], [("a", "b", "c")], {"file": file, "a": object()}]
     async with serving(200) as (url, received), start(False) as session:
         for data in wrong:
             with pytest.raises((TypeError, ValueError)) as theirs:

@@ -17,7 +17,7 @@ from aiohttp import ClientSession, web
 from yarl import URL
 
 from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
-from aiothrottle.aiohttp import Retry, ThrottleMiddleware
+from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottleMiddleware
 from tests.integrations.clients import (
     CONNECTION_ERRORS,
     QUICK,
@@ -106,7 +106,7 @@ async def test_request_is_retried_or_not(integration: Integration, name: str) ->
         at.assert_granted(attempts)
 
 
-async def test_throttle_middleware_alone_sends_a_request_once() -> None:
+async def test_each_middleware_works_alone() -> None:
     throttle = ThrottleMiddleware(limiter := RateLimiter())
     async with (
         serving(answer(429)) as (url, seen),
@@ -114,6 +114,15 @@ async def test_throttle_middleware_alone_sends_a_request_once() -> None:
     ):
         assert (await session.get(url)).status == 429
     assert len(seen) == limiter.statistics().granted == 1
+
+    def judge(_: object) -> None:
+        raise LookupError
+
+    middleware = RetryMiddleware(policy := Retry(should_retry=judge))
+    assert repr(policy) in repr(middleware)
+    async with serving(OK) as (url, _), ClientSession(middlewares=[middleware]) as session:
+        with pytest.raises(LookupError):
+            await session.get(url)
 
 
 # ---- bodies of throttled responses ---------------------------------------------------------------

@@ -66,6 +66,7 @@ WRONG: list[tuple[str, Any, type[Exception], str]] = [
     ("buffer_body", "no", ValueError, "buffer_body must be one of True, False, got 'no'"),
     ("hold_websockets", None, ValueError, "hold_websockets must be one of True, False, got None"),
     ("profiles", ["GitHub"], TypeError, "each of profiles must be a Profile, got 'GitHub'"),
+    ("profiles", "GitHub", TypeError, "profiles must be a list of Profiles"),
     ("adaptive_throttling", 2.0, TypeError, r"is an AdaptiveThrottling, such as .*, not 2\.0"),
 ]
 
@@ -121,8 +122,9 @@ def test_type_checkers_know_all_options_and_arguments() -> None:
 async def test_limiter_is_made_of_a_rate(make: Make) -> None:
     resources, adaptive = {"requests": "9/s"}, AdaptiveRate(5, 1, 9)
     for rate in ("10/s", 10, 0.5, Rate(3, 60), ["10/s", "9/min"], resources, adaptive):
-        limiter = make(rate).limiter
+        limiter = (made := make(rate)).limiter
         assert isinstance(limiter, RateLimiter)
+        assert repr(limiter) in repr(made)
         wanted = RateLimiter(cast("Any", rate)).statistics()
         assert limiter.statistics().rate_limit == pytest.approx(wanted.rate_limit, rel=0.2)
     for other in (None, b"5", RateLimiter):

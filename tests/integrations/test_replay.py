@@ -110,7 +110,11 @@ async def begins_and_closes(response: Any) -> None:
     await response.aclose()
 
 
-BY_AIOHTTP: list[Judge] = [None, reads, reads_a_line, reads_a_chunk]
+async def puts_back(response: ClientResponse) -> None:
+    assert await put_back(response)
+
+
+BY_AIOHTTP: list[Judge] = [None, reads, reads_a_line, reads_a_chunk, puts_back]
 BY_HTTPX: list[Judge] = [None, reads, begins_and_closes]
 FORMS = [*itertools.product(("sized", "gzip", "chunked"), (SHORT, LONG))]
 # In turns, as a run of 403s after many successes would be a silent limit.
