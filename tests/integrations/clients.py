@@ -242,7 +242,7 @@ class Integration:
 
     name: str
     start: _Start
-    lacks: Feature = Feature(0)
+    lacks: Feature
     #: Of a transport: the module of the client, and that of the transport.
     library: Any = None
     module: Any = None

@@ -203,10 +203,10 @@ async def test_several_clients_use_a_quota_of_short_windows(name: str, rate: str
     random.seed(0)  # of the jitter of pauses: at Quart one has less than a tenth with some seeds
     load = Load(REPORTING[name]())
     limiters = [RateLimiter(rate, concurrency_limit=SLOTS) for _ in range(3)]
-    await asyncio.gather(*(load.run(each, 60.0, retry=Retry()) for each in limiters))
+    await asyncio.gather(*(load.run(each, 45.0, retry=Retry()) for each in limiters))
     throttled = sum(at >= 15.0 for at in load.throttled)
     assert throttled <= 0.025 * sum(at >= 15.0 for at in load.admitted)
-    assert load.used(15.0, 60.0) >= 0.85
+    assert load.used(15.0, 45.0) >= 0.85
     # None of them takes all.
     granted = [it.statistics().granted for it in limiters]
     assert min(granted) >= 0.1 * max(granted)
