@@ -5,8 +5,9 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -85,10 +86,20 @@ def test_limiter_survives_the_death_of_its_loop(how: str | int) -> None:
     assert (decision.allowed, counts(limiter)) == (free, (1, 0))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
-async def test_limiter_works_with_eager_tasks() -> None:
-    eager: Unchecked = asyncio.eager_task_factory
-    asyncio.get_running_loop().set_task_factory(eager)
+def plain_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **_: object
+) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop)  # without a context
+
+
+FACTORIES: list[Any] = [plain_task]
+if sys.version_info >= (3, 12):
+    FACTORIES.append(asyncio.eager_task_factory)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_limiter_works_with_any_task_factory(factory: Unchecked) -> None:
+    asyncio.get_running_loop().set_task_factory(factory)
     guests = "".join(map(chr, range(50)))
     limiter = RateLimiter("10/s", concurrency_limit=3)
     assert await order_of(guests, dict.fromkeys(guests, limiter)) == guests
