@@ -276,19 +276,6 @@ def test_rate_is_not_learned_if_that_is_not_wanted() -> None:
         RateLimiter(learn_rate="no")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", seeds(2))
-def test_random_429s_are_no_limit(seed: int) -> None:
-    chance = random.Random(seed)
-
-    def admits(now: float) -> bool:  # noqa: ARG001
-        return chance.random() > 0.01
-
-    learning = run(admits, 60.0, seed=seed, limiter=without_rate(), retry_after=1, takes=0.1)
-    limiter = RateLimiter(concurrency_limit=8, learn_rate=False)
-    plain = run(admits, 60.0, seed=seed, limiter=limiter, retry_after=1, takes=0.1)
-    assert len(learning.admitted) >= 0.6 * len(plain.admitted)
-
-
 def test_learned_rate_shows_in_statistics_events_and_log(caplog: pytest.LogCaptureFixture) -> None:
     limiter = without_rate()
     rates: list[tuple[float, float]] = []
