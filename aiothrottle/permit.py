@@ -359,7 +359,7 @@ class Permit:
         if isinstance(retry_after, bool) or not isinstance(retry_after, int | float | None):
             raise TypeError(f"retry_after must be seconds or None, got {retry_after!r}")
         everywhere = self._is_everywhere(scope)
-        seconds = min(retry_after, LONGEST_PAUSE) if retry_after and retry_after > 0 else None
+        seconds = retry_after if retry_after and retry_after > 0 else None
         self._check_granted("no request can have ended")
         self._report_pause(seconds, _USUAL_RULE, everywhere=everywhere)
 

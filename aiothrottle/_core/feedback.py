@@ -412,7 +412,8 @@ class Feedback:
                 pause = min(pause, _INTERVALS / quick.state.rate)
             seconds = max(seconds or 0.0, pause)
         else:
-            seconds = max(seconds, min(_TOO_SHORT * self.streak_seconds, rule.max_backoff))
+            least = min(_TOO_SHORT * self.streak_seconds, rule.max_backoff)
+            seconds = min(max(seconds, least), rule.longest)
         from random import random
 
         jitter = random() * min(_LONGEST_JITTER, rule.jitter * seconds)

@@ -203,6 +203,9 @@ async def test_pause_is_emitted_with_its_reason(caplog: pytest.LogCaptureFixture
     seconds = await throttle_one(limiter)
     assert seen[-2:] == [Throttled(None, None), Paused(None, seconds, "throttled")]
     assert 0.5 <= seconds <= 0.55
+    await asyncio.sleep(10.0)
+    await throttle_one(limiter, 7200.0)
+    assert seen[-2:] == [Throttled(None, 7200.0), Paused(None, 3600.0, "retry-after")]
 
 
 async def test_log_names_the_key_once_per_pause(caplog: pytest.LogCaptureFixture) -> None:
