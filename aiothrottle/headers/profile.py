@@ -221,7 +221,9 @@ class Profile:
             or self.milliseconds
             or self.throttled_statuses
             or self.windows
+            or self.binds
             or self.body_statuses
+            or self.marks
             or self.least_backoff
             or self.refills
         )

@@ -125,6 +125,8 @@ def test_header_may_name_the_binding_limit() -> None:
     for word in ("hour-short", "HourShort", "other", ""):
         limits = read(*lines, ("X-RateLimit-Type", word), profile=profile)
         assert (limits.limit, limits.remaining) == (None, 0)
+    of_both = [("X-RateLimit-Remaining-Day", "7"), lines[0], ("X-RateLimit-Type", "Day")]
+    assert read(*of_both, profile=Profile("Acme", binds="X-RateLimit-Type")).remaining == 7
 
 
 def test_braces_in_a_value_are_not_expanded() -> None:
@@ -204,7 +206,7 @@ def test_body_header_keeps_its_own_meaning() -> None:
     ],
 )  # fmt: skip
 def test_own_marks_mean_a_throttled_request(status: int, body: str, throttled: bool) -> None:
-    profile = Profile("x", body_statuses=frozenset({400}), marks=("Budget is spent",))
+    profile = Profile("x", marks=("Budget is spent",))
     assert read(status=status, body=body, profile=profile).throttled is throttled
     assert not read(status=status, body=body).throttled
 
