@@ -117,7 +117,7 @@ REPLAYABLE: dict[str, tuple[Callable[[Files], Any], dict[str, Any]]] = {
 }
 SINGLE_USE: dict[str, tuple[Callable[[Files], Any], dict[str, Any]]] = {
     "generator": (lambda _: generate(), {}),
-    "generator of a length": (lambda _: generate(), {"headers": {"Content-Length": "13"}}),
+    "generator of a length": (lambda _: generate(), {"headers": {"Content-Length": "9"}}),
     "multipart of generator": (lambda _: multipart(generate(), encoding="base64"), {}),
     "pipe": (Files.pipe, {}),
     "dict of pipe": (lambda files: {"a": "1", "pipe": files.pipe()}, {}),
@@ -279,6 +279,16 @@ async def test_file_closed_meanwhile_is_not_sent_again(start: Start, in_form: bo
         assert (response.status, len(received)) == (429, 1)
 
 
+@every_start
+async def test_file_that_cannot_be_rewound_is_sent_once(start: Start, files: Files) -> None:
+    """Although it is seekable."""
+    file = files.text()
+    next(file)  # from now on Python does not tell its position
+    async with serving(429) as (url, received), start(False) as session:
+        assert (await session.post(url, data=file)).status == 429
+        assert len(received) == 1
+
+
 # ---- throttled while the body is still sent ---------------------------------------------------
 
 
@@ -347,6 +357,19 @@ async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
     async with asyncio.timeout(5):
         await body.write(sink)
     assert b"".join(call.args[0] for call in sink.write.await_args_list) == CONTENT
+
+
+async def test_attempt_that_was_cancelled_in_a_read_writes_no_more(files: Files) -> None:
+    with SlowFile(files.path) as file:
+        body, first, second = Body.of(file), AsyncMock(), AsyncMock()
+        assert body is not None
+        attempt = asyncio.create_task(body.write(first))
+        await until(lambda: file.reads)
+        await cancel(attempt)
+        file.go.set()
+        await body.write(second)
+    first.write.assert_not_awaited()
+    second.write.assert_awaited()
 
 
 async def test_unfinished_upload_ends_before_the_next() -> None:
