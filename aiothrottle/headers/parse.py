@@ -163,17 +163,25 @@ def label_of(labels: Labels, about: str) -> str | None:
     return None
 
 
-def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
-    """Make a cache of layouts by names; `claims` returns whether a header is a vendor's."""
-    return Memo(partial(_layout, claims), most=256, longest=4096)
+def layouts(
+    claims: Callable[[str], bool] | None = None, binds: str | None = None
+) -> Memo[Names, Layout]:
+    """Make a cache of layouts by names.
+
+    `claims` returns whether a header is a vendor's; `binds` is the name of the one that names the
+    binding limit, in lower case.
+    """
+    return Memo(partial(_layout, claims, binds), most=256, longest=4096)
 
 
-def _layout(claims: Callable[[str], bool] | None, names: Names) -> Layout:
+def _layout(claims: Callable[[str], bool] | None, binds: str | None, names: Names) -> Layout:
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, given in enumerate(names):
         name = given if isinstance(given, str) else _reject(given)
         is_vendors = claims is not None and claims(name)
         role = _Role("vendor", "", name.lower()) if is_vendors else _role(name)
+        if name.lower() == binds:
+            role = _Role("label", "reason", binds)
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)
@@ -372,7 +380,7 @@ def _read_limits(
     if state is not None and (state.quota is not None or state.remaining is not None):
         bound = state
     elif profile is not None and profile.binds:
-        bound = _named_by_server(policies, fields)
+        bound = _named_by_server(policies, fields, profile.binds.lower())
     bound = bound or binding(policies)
     if bound is None and vendor is not None and vendor.unnamed is not None:
         bound = vendor.unnamed.policy()
@@ -423,9 +431,9 @@ def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
     return merged
 
 
-def _named_by_server(policies: list[Policy], fields: Fields) -> Policy | None:
-    """Return the limit that the server itself names as the binding one."""
-    word = plain(label_of(fields["label"], "reason") or "")
+def _named_by_server(policies: list[Policy], fields: Fields, header: str) -> Policy | None:
+    """Return the limit that the server itself names in that header as the binding one."""
+    word = plain(next(iter(fields["label"].get("reason", {}).get(header, ())), ""))
     return next((policy for policy in policies if plain(policy.name or "") == word), None)
 
 

@@ -233,10 +233,10 @@ class Profile:
         """Whether a header can be about limits, by the common rules or by this profile."""
         from aiothrottle.headers.parse import IS_LIMIT_HEADER
 
-        body_header = self.body_header.lower()
+        others = self.body_header.lower(), self.binds.lower()
         return Memo(
             lambda header: (
-                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() == body_header
+                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() in others
             )
         )
 
@@ -245,7 +245,7 @@ class Profile:
         """The places of the fields in a response, with those of the profile."""
         from aiothrottle.headers.parse import layouts
 
-        return layouts(self._claims)
+        return layouts(self._claims, self.binds.lower() or None)
 
     def _claims(self, header: str) -> bool:
         """Return whether only the profile reads this header."""

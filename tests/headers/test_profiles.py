@@ -125,8 +125,11 @@ def test_header_may_name_the_binding_limit() -> None:
     for word in ("hour-short", "HourShort", "other", ""):
         limits = read(*lines, ("X-RateLimit-Type", word), profile=profile)
         assert (limits.limit, limits.remaining) == (None, 0)
-    of_both = [("X-RateLimit-Remaining-Day", "7"), lines[0], ("X-RateLimit-Type", "Day")]
-    assert read(*of_both, profile=Profile("Acme", binds="X-RateLimit-Type")).remaining == 7
+    for binds in ("X-RateLimit-Type", "Acme-Binding"):  # of which the first is a common one
+        own = Profile("Acme", binds=binds)
+        others = [("X-RateLimit-Remaining-Day", "7"), ("X-RateLimit-Reason", "Hour_Short")]
+        limits = read(*others, lines[0], (binds, "Day"), profile=own)
+        assert (limits.remaining, own.is_limit_header[binds.upper()]) == (7, True)
 
 
 def test_braces_in_a_value_are_not_expanded() -> None:
