@@ -258,8 +258,6 @@ class TransportAdapter:
             content=held.read_ahead(),
             request=response.request,
             extensions=response.extensions,
-            history=response.history,
-            default_encoding=response.default_encoding,
         )
         copy.headers = response.headers  # without what the library adds for `content`
         return nullcontext(copy)
