@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 from typing import Any
 
 import httpx
@@ -93,10 +94,14 @@ async def test_delay_of_the_second_attempt(
 @virtual
 async def test_pauses_double_and_have_jitter() -> None:
     script, retry = Script(429, 429, 429, 429, 200), Retry(backoff=1, max_backoff=3, pause_jitter=0)
-    async with script.client(retry=retry) as client:
+    pauses: list[float] = []
+    limiter = RateLimiter(concurrency_limit=1)
+    limiter.observe(lambda it: pauses.append(it.delay) if isinstance(it, Retried) else None)
+    async with script.client(limiter, retry=retry) as client:
         assert (await client.get(A)).status_code == 200
     assert script.times == [0, 1, 3, 6, 9]
-    pauses: list[float] = []
+    assert pauses == [1, 2, 3, 3]  # not the delay that was drawn
+    pauses.clear()
     limiter = RateLimiter()
     limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)
     async with Script((429, after(5))).client(limiter, retry=Retry(attempts=1)) as client:
@@ -173,6 +178,31 @@ async def test_each_retry_is_reported_to_listeners() -> None:
     assert limiter.statistics().retries == 2
 
 
+@virtual
+async def test_statuses_of_the_policy_decide_what_is_retried() -> None:
+    cases: list[tuple[dict[str, Any], int, int]] = [
+        # Those below 400 too.
+        *(({name: {202}}, 202, 2) for name in ("statuses", "throttled_statuses")),
+        # A 429 pauses the limiter, but is not retried unless it is one of them.
+        ({"statuses": {502}}, 429, 1),
+    ]
+    for options, status, attempts in cases:
+        script = Script(status, 200)
+        async with script.client(retry=Retry(**options, **EXACT)) as client:
+            await client.get(A)
+        assert len(script.times) == attempts, options
+
+
+@virtual
+async def test_decorrelated_delays_grow() -> None:
+    random.seed(1)
+    script = Script(502)
+    retry = Retry(attempts=20, backoff=1, max_backoff=99, jitter="decorrelated")
+    async with script.client(retry=retry) as client:
+        await client.get(A)
+    assert max(b - a for a, b in itertools.pairwise(script.times)) > 3
+
+
 @pytest.mark.parametrize("later", [False, True])
 @virtual
 async def test_verdict_of_should_retry_comes_first(later: bool) -> None:
@@ -197,17 +227,21 @@ async def test_verdict_of_should_retry_comes_first(later: bool) -> None:
 
 @virtual
 async def test_cause_that_is_known_further_in_is_kept() -> None:
-    script = Script(502, 503)
-    inner = ThrottledTransport(
-        RateLimiter("2/h"), transport=script, queue_timeout=5, retry=Retry(statuses={503})
-    )
-    around = ThrottledTransport(RateLimiter(), transport=inner, retry=Retry(statuses={502}))
-    async with httpx.AsyncClient(transport=around) as client:
-        with pytest.raises(ThrottleTimeout) as caught:
-            await client.get(A)
-    assert len(script.times) == 2
-    assert isinstance(cause := caught.value.__cause__, AttemptThrottled)
-    assert cause.status == 503
+    for steps in ([502, 503], [502]):
+        script = Script(*steps)
+        inner = ThrottledTransport(
+            RateLimiter(f"{len(steps)}/h"),
+            transport=script,
+            queue_timeout=5,
+            retry=Retry(statuses={503}),
+        )
+        around = ThrottledTransport(RateLimiter(), transport=inner, retry=Retry(statuses={502}))
+        async with httpx.AsyncClient(transport=around) as client:
+            with pytest.raises(ThrottleTimeout) as caught:
+                await client.get(A)
+        assert len(script.times) == len(steps)
+        assert isinstance(cause := caught.value.__cause__, AttemptThrottled)
+        assert cause.status == steps[-1]
 
 
 # ---- the budget ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from aiohttp import (
     ClientHandlerType,
+    ClientPayloadError,
     ClientRequest,
     ClientResponse,
     ClientSession,
@@ -28,7 +29,7 @@ from aiohttp import (
 from multidict import CIMultiDict
 from yarl import URL
 
-from aiothrottle import RateLimiter
+from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, throttled_session
 from aiothrottle.aiohttp.body import Body, prepare_again
 from aiothrottle.testing import RateLimitedServer
@@ -268,6 +269,22 @@ async def test_redirect_and_retry_keep_the_body(files: Files, start: Start) -> N
         assert (await session.post(url, data=files.open(at=12345))).status == 200
     assert {one.body for one in received} == {CONTENT[12345:]}
     assert len(received) >= 3
+
+
+async def test_file_of_a_rejected_request_stays_open(files: Files) -> None:
+    limiter, file = RateLimiter(concurrency_limit=1), files.open()
+    async with limiter.throttle(), ThrottledSession(limiter, queue_timeout=0) as session:
+        with pytest.raises(ThrottleTimeout):
+            await session.post("http://127.0.0.1:9/", data=file)
+    assert not file.closed
+
+
+@every_start
+async def test_redirect_does_not_repeat_a_consumed_body(start: Start) -> None:
+    async with serving(307, 200) as (url, received), start(False) as session:
+        with pytest.raises(ClientPayloadError, match="consumed"):  # as in aiohttp
+            await session.post(url, data=generate())
+    assert len(received) == 1
 
 
 @pytest.mark.parametrize("in_form", [False, True])

@@ -16,7 +16,8 @@ import httpx
 import pytest
 from aiohttp import web
 
-from aiothrottle import RateLimiter
+from aiothrottle import AdaptiveConcurrency, RateLimiter
+from aiothrottle.headers import Profile
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from tests.integrations.clients import (
@@ -27,6 +28,7 @@ from tests.integrations.clients import (
     Integration,
     Readers,
     Scene,
+    cancel,
     transports,
 )
 from tests.support.misbehaving_server import BOMB
@@ -172,6 +174,23 @@ async def test_response_is_closed_once(
 
 
 @transports
+@virtual
+async def test_closing_goes_on_although_its_reader_is_cancelled(integration: Integration) -> None:
+    ended: list[int] = []
+
+    async def aclose() -> None:
+        await asyncio.sleep(2)
+        ended.append(1)
+
+    async with integration.mock(responding(integration, aclose=aclose)) as at:
+        task = at.start()
+        await asyncio.sleep(1)
+        await cancel(task)
+        await asyncio.sleep(2)
+        assert ended == [1]
+
+
+@transports
 async def test_error_in_closing_raises_and_returns_the_slot(integration: Integration) -> None:
     logged: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
@@ -195,20 +214,22 @@ async def test_error_in_closing_raises_and_returns_the_slot(integration: Integra
 
 @transports
 async def test_closed_response_or_websocket_holds_no_slot(integration: Integration) -> None:
-    """What was closed unread is settled as such."""
+    """What was closed unread is settled as such; what was read is discarded all the same."""
     closed: Any = integration.library.Response(200, text="body")
     unread, websocket = (responding(integration, status)(None) for status in (200, 101))
     await unread.aclose()
-    readers, script = Readers(), [closed, unread, websocket]
+    throttled = integration.library.Response(429, text="slow down")
+    readers, script = Readers(), [throttled, closed, unread, websocket]
     # For a websocket `should_retry` is not called.
-    retry = Retry(attempts=2, should_retry=lambda it: it.status_code == 101)
+    judge: Any = lambda it: None if it.status_code == 429 else it.status_code == 101  # noqa: E731
+    retry = Retry(attempts=2, backoff=0.001, pause_jitter=0, should_retry=judge)
     async with integration.mock(lambda _: script.pop(0), retry=retry, settle=readers) as at:
         assert await at.send() == (200, b"body")
         assert (await at.open()).raw.is_closed
         async with await at.open() as stream:
             assert (stream.status, at.held) == (101, 0)
-        assert (readers[0].body, readers.ends) == (b"body", [[True], [False], [True]])
-        at.assert_granted(3)
+        assert (readers[1].body, readers.ends) == (b"body", [[True], [True], [False], [True]])
+        at.assert_granted(4)
 
 
 @transports
@@ -304,6 +325,62 @@ async def test_body_is_unpacked_only_as_far_as_it_is_short(integration: Integrat
         finally:
             tracemalloc.stop()
     assert peak < 8 << 20
+
+
+@transports
+@virtual
+async def test_error_in_a_throttled_body_is_raised(integration: Integration) -> None:
+    headers = {"Content-Length": "9"}
+    script = [responding(integration, 429, failing_body, headers=headers)(None)]
+    async with integration.mock(lambda _: script.pop()) as at:
+        with pytest.raises(LookupError):
+            await at.send()
+
+
+OURS: dict[str, Any] = {
+    "profiles": [Profile("ours", hosts=("host",), body_statuses=frozenset({400}))],
+    "retry": ONCE,
+}
+
+
+@transports
+@virtual
+async def test_late_json_is_returned_and_lost_json_is_a_failure(integration: Integration) -> None:
+    async def late() -> AsyncIterator[bytes]:
+        await asyncio.sleep(5)
+        yield b"{}"
+
+    async def lost() -> AsyncIterator[bytes]:
+        yield b"{"
+        raise integration.library.ReadError("lost")
+
+    headers = {"Content-Type": "application/json"}
+    async with integration.mock(responding(integration, 400, late, headers=headers), **OURS) as at:
+        assert await at.send() == (400, b"{}")
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 4))
+    respond = responding(integration, 400, lost, headers=headers)
+    async with integration.mock(respond, limiter=limiter, **OURS) as at:
+        for _ in range(12):
+            with pytest.raises(integration.library.ReadError):
+                await at.send()
+            await asyncio.sleep(1)
+    assert limiter.statistics().concurrency_limit == 2
+
+
+@transports
+async def test_should_retry_sees_the_whole_response(integration: Integration) -> None:
+    seen: list[Any] = []
+    options: dict[str, Any] = {
+        "headers": {"X-One": "1", "Content-Encoding": "identity"},
+        "extensions": {"http_version": b"HTTP/2"},
+    }
+    respond = responding(integration, **options)
+    async with integration.mock(respond, retry=Retry(should_retry=seen.append)) as at:
+        returned = (await at.open()).raw
+        assert seen[0] is not returned
+        for name in ("headers", "http_version", "status_code", "request"):
+            assert getattr(seen[0], name) == getattr(returned, name), name
+        await returned.aclose()
 
 
 @transports

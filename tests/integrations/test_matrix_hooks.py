@@ -406,6 +406,8 @@ ENCODED: dict[str, tuple[str, bytes, int, bool]] = {
     "cut off": ("gzip", BOMB[:-4], 1 << 22, False),
     "more": ("gzip", gzip.compress(b"x") + b"rubbish" * 1000, 1, True),
     "empty": ("deflate", b"", 0, True),
+    "wrong deflate": ("deflate", b"x" * 1000, 0, False),
+    "odd name": (" X-GZIP ", gzip.compress(b"x" * 1000), 1000, True),
 }
 
 

@@ -1,5 +1,6 @@
 """What servers report, and what every integration makes of it: pauses and server quotas."""
 
+import gzip
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -103,6 +104,19 @@ async def test_headers_body_or_profile_may_throttle(integration: Integration, re
     ours = Profile(name="ours", hosts=("127.0.0.1",), throttled_statuses=frozenset({418}))
     await send_once(integration, limiter, handler, profiles=iter([ours]))
     assert 8 < limiter.statistics().paused_for <= 10
+
+
+@pair
+async def test_headers_in_a_body_report_a_quota(integration: Integration) -> None:
+    """As a gateway forwards them."""
+    nested = {"X-RateLimit-Remaining": "5", "X-RateLimit-Reset": "30"}
+    body = encoded({"error": {"metadata": {"headers": nested}}})
+    await send_once(
+        integration,
+        limiter := RateLimiter(1000),
+        in_chunks(body, status=429, Content_Length=str(len(body))),
+    )
+    assert limiter.statistics().quota_remaining == 5
 
 
 # ---- quotas of resources -------------------------------------------------------------------------
@@ -270,7 +284,7 @@ async def test_failing_body_frees_the_slot(integration: Integration, is_cut: boo
 
 
 JSON = {"Content-Type": "application/json; charset=utf-8"}
-PACKED = JSON | {"Content-Encoding": "identity"}  # so that it is not known to be short
+PACKED = JSON | {"Content-Encoding": "gzip"}  # so that it is not known to be short
 AMAZON = {"Content-Type": "application/x-amz-json-1.0"}
 LAGGED = {"MediaWiki-API-Error": "maxlag", "Retry-After": "7"}
 RATE = {"X-RateLimit-Limit": "5000", "X-RateLimit-Remaining": "4987", "X-RateLimit-Reset": "1800"}
@@ -318,7 +332,8 @@ async def test_known_servers_throttle_by_their_bodies(clock: Clock) -> None:
 
     def respond(_: httpx.Request) -> httpx.Response:
         status, headers, data = next(script)[1][1:]
-        return httpx.Response(status, headers=headers, content=encoded(data))
+        content = encoded(data) if headers is not PACKED else gzip.compress(encoded(data))
+        return httpx.Response(status, headers=headers, content=content)
 
     transport = ThrottledTransport(
         limiter,

@@ -188,6 +188,8 @@ async def test_throttled_response_is_not_unpacked_and_keeps_its_connection(
             tracemalloc.stop()
         assert peak < 8 << 20
         at.assert_granted(2)
+        # For what it is sent as, the body is short; aiohttp has only read it when it is unpacked.
+        assert server.connections == (2 if integration.library is None else 1)
     async with integration.misbehave() as (server, at):
         server.throttled_times, server.retry_after = 2, ""
         assert (await at.send("throttled")).status == 200
@@ -265,7 +267,9 @@ async def test_raising_should_retry_returns_slot_and_connection(integration: Int
 
 
 @pytest.mark.parametrize(
-    ("handler", "status"), [(answer(503), 503), (hang_up, None)], ids=["503", "lost"]
+    ("handler", "status"),
+    [(answer(503, Retry_After="7"), 503), (hang_up, None)],
+    ids=["503", "lost"],
 )
 @pair
 async def test_rejection_is_final_and_the_outcome_before_is_its_cause(
@@ -281,4 +285,5 @@ async def test_rejection_is_final_and_the_outcome_before_is_its_cause(
         assert isinstance(cause, CONNECTION_ERRORS)
     else:
         assert isinstance(cause, AttemptThrottled)
+        assert cause.retry_after == 7
         assert f"got a response with status {status}" in str(cause)

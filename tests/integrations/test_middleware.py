@@ -15,6 +15,7 @@ from tests.integrations.clients import (
     QUICK,
     SESSION,
     Integration,
+    Readers,
     in_chunks,
     sessions,
 )
@@ -90,11 +91,12 @@ async def test_given_middlewares_are_around_all_attempts() -> None:
 async def test_hold_websockets_holds_the_slot(integration: Integration, *, hold: bool) -> None:
     """A throttled one is opened by a retry; `should_retry` is not called for an open one."""
     retry = Retry(backoff=0.001, pause_jitter=0, should_retry=lambda it: it.status != 200)
-    async with integration.misbehave(retry=retry, hold_websockets=hold) as (server, at):
+    options: dict[str, Any] = {"retry": retry, "settle": (readers := Readers())}
+    async with integration.misbehave(hold_websockets=hold, **options) as (server, at):
         server.go.clear()
         url = server.url / "websocket-throttled-once"
         async with at.client.raw.ws_connect(url) as websocket:
-            assert at.held == int(hold)
+            assert (at.held, readers.ends[-1]) == (int(hold), [True])  # its messages are no body
             server.go.set()
             assert (await websocket.receive()).type is aiohttp.WSMsgType.CLOSE
         at.assert_granted(2)

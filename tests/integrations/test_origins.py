@@ -91,12 +91,14 @@ async def test_cancelled_and_rejected_requests_are_not_counted(integration: Inte
 
 async def test_raised_response_counts_by_its_status() -> None:
     script = [*[answer(404)] * 3, answer(503)]
-    async with SESSION.serve(*script, raise_for_status=True, **DROPPING) as at:
-        for _ in script:
-            with pytest.raises(aiohttp.ClientResponseError):
-                await at.send()
-        with pytest.raises(RequestDropped):
-            await at.send()
+    for way in ("get", "ws_connect"):
+        async with SESSION.serve(*script, raise_for_status=True, **DROPPING) as at:
+            send: Any = getattr(at.client.raw, way)
+            for _ in script:
+                with pytest.raises(aiohttp.ClientResponseError):
+                    await send(at.url)
+            with pytest.raises(RequestDropped):
+                await send(at.url)
 
 
 @virtual

@@ -150,9 +150,15 @@ async def test_body_that_was_read_is_read_whole(integration: Integration, judge:
             assert at.held == 0, case
 
 
+@pytest.mark.parametrize("by_judge", [False, True])
 @pytest.mark.parametrize("end", ["release", "close"])
-async def test_ended_response_is_not_read(end: str) -> None:
-    async with SESSION.serve(answer(429, "sized", SHORT), retry=once(reads_a_line)) as at:
+async def test_ended_response_is_not_read(end: str, by_judge: bool) -> None:
+    async def judge(response: ClientResponse) -> None:
+        await reads_a_line(response)
+        if by_judge:
+            getattr(response, end)()
+
+    async with SESSION.serve(answer(429, "sized", SHORT), retry=once(judge)) as at:
         response = await at.client.raw.get(at.url)
         getattr(response, end)()
         assert (response.closed, at.held) == (True, 0)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 
@@ -78,20 +79,23 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
     assert sum(isinstance(it, BaseException) for it in results) == 1
 
 
-@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize(("status", "last"), [(200, 9), (404, 9), (501, 11)])
 @virtual
-async def test_others_wait_for_the_verdict_on_the_first(status: int) -> None:
+async def test_others_wait_for_the_verdict_on_the_first(status: int, last: float) -> None:
     """Its response has ended by then, and holds no slot."""
 
-    async def think(_: object) -> None:
+    async def think(response: httpx.Response) -> None:
         await asyncio.sleep(2)
+        if response.status_code == 501:
+            raise LookupError  # then the next one is the first
 
     retry = Retry(attempts=1, pause_jitter=0, should_retry=think)
     script = Script((429, {"Retry-After": "5"}), status)
     async with script.client(RateLimiter(1000), retry=retry) as client:
         for senders in (1, 3):
-            await asyncio.gather(*(client.get("http://a/") for _ in range(senders)))
-    assert script.times == pytest.approx([0, 7, 9, 9], abs=0.01)
+            sent = [client.get("http://a/") for _ in range(senders)]
+            await asyncio.gather(*sent, return_exceptions=True)
+    assert script.times == pytest.approx([0, 7, 9, last], abs=0.01)
 
 
 # ---- adaptive limits -----------------------------------------------------------------------------

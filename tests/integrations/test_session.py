@@ -19,7 +19,7 @@ from yarl import URL
 
 from aiothrottle import CostTooHigh, KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, ThrottledSession
-from tests.integrations.clients import ONCE, SESSION, Clock, Integration, sessions
+from tests.integrations.clients import MIDDLEWARES, ONCE, SESSION, Clock, Integration, sessions
 from tests.support.serving import answer, hang_up, serving, until
 
 QUICK = Retry(attempts=3, backoff=0.001, pause_jitter=0)
@@ -103,6 +103,19 @@ async def test_response_is_held_for_the_timeout_of_its_request(clock: Clock) -> 
         assert left == [5, 4, 3, 2, 1]
         endless.close()
         await until(lambda: not server.connected)
+
+
+async def test_middleware_holds_a_response_for_the_timeout_of_its_request(clock: Clock) -> None:
+    class Request(aiohttp.ClientRequest):  # as from aiohttp 3.15 on
+        timeout = ClientTimeout(total=60)
+
+    limiter = clock.limiter()
+    async with MIDDLEWARES.misbehave(limiter, retry=ONCE, request_class=Request) as (server, at):
+        kept = await at.client.raw.get(server.url / "stall")
+        for seconds, held in ((59, 1), (2, 0)):
+            await clock.skip(seconds)
+            assert at.held == held
+        del kept
 
 
 @pytest.mark.parametrize(("method", "status", "attempts"), [("POST", 429, 1), ("PUT", 200, 2)])
