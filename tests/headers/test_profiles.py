@@ -168,6 +168,8 @@ def test_json_object_gives_a_limit() -> None:
     assert limits.policies == (Policy("k x", 9, 60.0, 6, 5.0, None, 1.0),)
     assert of_json('[{"kind":"k","limits":{"left":3}}]').policies == (Policy("k 0", remaining=3),)
     assert of_json('{"x":{"limits":{"left":3}}}').policies == (Policy(remaining=3),)
+    (policy,) = of_json('{"x":{"kind":5,"limits":{"left":3,"reset":"7s"}}}').policies
+    assert (policy.name, policy.reset_after) == ("5 x", 7)
     assert of_json('{"x":{"kind":"k","limits":{}}}').policies == ()
     for window in (0, 1e300):
         (policy,) = of_json(f'{{"x":{{"limits":{{"window":{window},"left":1}}}}}}').policies
@@ -192,6 +194,22 @@ def test_json_of_a_limit_has_waits_and_bounds() -> None:
 
 
 # ---- your own profile ----------------------------------------------------------------------------
+
+
+def test_profile_with_any_rule_has_an_effect() -> None:
+    set_of, limit = frozenset({429}), Limit(None, reset="Acme-Reset", window="Acme-Window-Ms")
+    for rule in (
+        *({"limits": (limit,)}, {"windows": (("day", 9.0),)}, {"binds": "Acme"}, {"marks": ("a",)}),
+        *({"milliseconds": frozenset({"Acme"})}, {"throttled_statuses": set_of}),
+        *({"body_statuses": set_of}, {"least_backoff": 0.5}, {"refills": True}),
+    ):
+        options: dict[str, Any] = rule
+        assert Profile("Acme", **options).has_effect, rule
+    assert not Profile("Acme", hosts=("acme.example",), note="none").has_effect
+    limits = read(
+        ("Acme-Reset", "7"), ("Acme-Window-Ms", "9000"), profile=Profile("Acme", limits=(limit,))
+    )
+    assert (limits.reset_after, limits.window) == (7, 9)
 
 
 def test_body_header_keeps_its_own_meaning() -> None:

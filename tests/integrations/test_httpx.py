@@ -331,7 +331,8 @@ async def test_body_is_unpacked_only_as_far_as_it_is_short(integration: Integrat
 @virtual
 async def test_error_in_a_throttled_body_is_raised(integration: Integration) -> None:
     headers = {"Content-Length": "9"}
-    script = [responding(integration, 429, failing_body, headers=headers)(None)]
+    lost = responding(integration, 429, failing_body, headers=headers)
+    script = [responding(integration)(None), lost(None)]
     async with integration.mock(lambda _: script.pop()) as at:
         with pytest.raises(LookupError):
             await at.send()

@@ -109,7 +109,7 @@ async def test_hooks_are_called_once_for_all_attempts(integration: Integration) 
     hooks: dict[str, Any] = {name: Mock(return_value=value) for name, value in values.items()}
     limiter = KeyedRateLimiter("100/h", guard=0.0)
     throttled, failed = answer(429, Retry_After="0"), answer(503)
-    async with integration.serve(throttled, failed, answer(), limiter=limiter, **hooks) as at:
+    async with integration.serve(failed, throttled, answer(), limiter=limiter, **hooks) as at:
         assert (await at.send()).status == 200
     assert [hook.call_count for hook in hooks.values()] == [1, 1, 1]
     assert (limiter.statistics("us").granted, list(limiter)) == (3, ["us"])

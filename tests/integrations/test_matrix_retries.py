@@ -123,6 +123,10 @@ async def test_each_middleware_works_alone() -> None:
     async with serving(OK) as (url, _), ClientSession(middlewares=[middleware]) as session:
         with pytest.raises(LookupError):
             await session.get(url)
+    middlewares = [RetryMiddleware()]
+    async with serving(answer(403)) as (url, _), ClientSession(middlewares=middlewares) as session:
+        for _ in range(21):  # from the 20th on the host is suspected
+            assert (await session.get(url)).status == 403
 
 
 # ---- bodies of throttled responses ---------------------------------------------------------------

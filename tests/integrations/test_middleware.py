@@ -35,11 +35,12 @@ async def send_twice(request: ClientRequest, handler: ClientHandlerType) -> Clie
 
 async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> None:
     retry = Retry(backoff=0.2, pause_jitter=1)  # it joins the queue before the pause ends
-    chain = throttled_middlewares(RateLimiter(concurrency_limit=1), retry=retry)
+    chain = throttled_middlewares(limiter := RateLimiter(concurrency_limit=1), retry=retry)
     script = answer(429), answer()
     async with serving(*script) as (url, seen), ClientSession(middlewares=chain) as session:
         await asyncio.gather(*(session.request(it, url) for it in ("PUT", "GET", "GET")))
     assert [method for method, _ in seen] == ["PUT", "PUT", "GET", "GET"]
+    assert limiter.statistics().retries == 1
 
 
 @pytest.mark.parametrize("path", ["whole", "large"])

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from tests.integrations.clients import Integration, Scene, every, pair
-from tests.integrations.scripted import Script
+from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
 
@@ -79,9 +79,12 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
     assert sum(isinstance(it, BaseException) for it in results) == 1
 
 
-@pytest.mark.parametrize(("status", "last"), [(200, 9), (404, 9), (501, 11)])
+ALLOWED: Step = (403, {"X-RateLimit-Remaining": "5"})
+
+
+@pytest.mark.parametrize(("step", "last"), [(200, 9), (404, 9), (ALLOWED, 9), (501, 11)])
 @virtual
-async def test_others_wait_for_the_verdict_on_the_first(status: int, last: float) -> None:
+async def test_others_wait_for_the_verdict_on_the_first(step: Step, last: float) -> None:
     """Its response has ended by then, and holds no slot."""
 
     async def think(response: httpx.Response) -> None:
@@ -90,7 +93,7 @@ async def test_others_wait_for_the_verdict_on_the_first(status: int, last: float
             raise LookupError  # then the next one is the first
 
     retry = Retry(attempts=1, pause_jitter=0, should_retry=think)
-    script = Script((429, {"Retry-After": "5"}), status)
+    script = Script((429, {"Retry-After": "5"}), step)
     async with script.client(RateLimiter(1000), retry=retry) as client:
         for senders in (1, 3):
             sent = [client.get("http://a/") for _ in range(senders)]

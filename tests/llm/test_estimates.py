@@ -3,7 +3,9 @@
 import base64
 import json
 import math
+import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yarl
@@ -45,6 +47,7 @@ TEXT = {"type": "text", "text": TEN}
         (CHATS, {"messages": [MESSAGE], "max_completion_tokens": 5, "max_tokens": 9}, 18),
         (CHATS, {"messages": [MESSAGE], "max_tokens": 100, "n": 3}, 313),
         (CHATS, {"messages": [MESSAGE]}, 1013),
+        (CHATS, {"messages": "\ud800" * 4, "max_tokens": 0}, 3),
         (CHATS, {"messages": [{"role": "user", "content": [TEXT]}]}, 1016),
         (CHATS, {"messages": [], "tools": [{"function": {"name": "f", "is": TEN}}]}, 1014),
         (CHATS, {"messages": TEN, "max_tokens": 5, "metadata": [TEN] * 99, "user": "u"}, 15),
@@ -57,7 +60,8 @@ TEXT = {"type": "text", "text": TEN}
     ],
 )
 def test_call_costs_its_input_and_bound(end: str, body: object, tokens: int) -> None:
-    assert openai(f"http://localhost/prefix/{end}?api-version=1", body) == {"tokens": tokens}
+    for url in (f"http://localhost/prefix/{end}?api-version=1", f"http://localhost/{end}/"):
+        assert openai(url, body) == {"tokens": tokens}
 
 
 def test_request_that_calls_no_model_costs_itself() -> None:
@@ -86,10 +90,15 @@ def test_count_tokens_replaces_the_estimate(monkeypatch: pytest.MonkeyPatch) -> 
     counts.clear()
     with pytest.raises(KeyError, match="one two three"):
         openai(CHAT, body, count_tokens=counts.__getitem__)
-    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
     count = llm.tiktoken_counter()
     with pytest.raises(ModuleNotFoundError, match="pip install tiktoken"):
         count("text")
+    tiktoken = Mock()
+    tiktoken.encoding_for_model.side_effect = KeyError  # a model that it does not know
+    tiktoken.get_encoding.return_value.encode_ordinary = str.split
+    monkeypatch.setitem(sys.modules, "tiktoken", tiktoken)
+    assert llm.tiktoken_counter("new")("one two three") == 3
 
 
 # ---- attachments ---------------------------------------------------------------------------------
@@ -108,6 +117,10 @@ def test_attachment_counts_1000_tokens_and_text_its_length() -> None:
         ({"type": "input_file", "file_id": "file-1"}, 1000),
         # Of an agent's history.
         ({"type": "tool_use", "name": "fetch", "input": {"url": "https://example.org/"}}, 0),
+        (
+            {"type": "tool_use", "name": "save", "input": {"file": {"text": "A line. " * 1000}}},
+            2000,
+        ),
         ({"type": "url_citation", "url": "https://example.org/", "title": "Example"}, 0),
         ({"type": "file_citation", "file_id": "file-1", "index": 3}, 0),
     ]

@@ -1,5 +1,7 @@
 """The options of `aiothrottle.llm` in the integrations, without any SDK."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -48,9 +50,11 @@ WAIT, ADVICE = {"retry-after": "2"}, {"x-should-retry": "true"}
         (429, WAIT, "insufficient_quota", 1),
         (429, WAIT, "Request too large for m", 1),
         (429, WAIT, "rate_limit_exceeded", 5),
+        (429, WAIT | ADVICE, "insufficient_quota", 5),
         (200, ADVICE, "", 1),
         (418, ADVICE, "", 5),
         (500, {"x-should-retry": "false"}, "", 1),
+        (500, ADVICE, "", 5),
     ],
 )
 @virtual
@@ -70,4 +74,21 @@ async def test_request_is_retried_and_pauses_only_if_waiting_helps(
             response = await client.post("http://localhost" + CHAT, json=chat())
         assert (response.status_code, response.json()) == (status, {"error": error})
         assert len(sent) == attempts
-        assert (limiter.statistics().paused_for > 0) == (attempts > 1)
+        assert (limiter.statistics().paused_for > 0) == (attempts > 1 and status != 500)
+
+
+@pytest.mark.parametrize("error", [None, httpx.ReadError("lost")])
+@virtual
+async def test_429_whose_body_does_not_arrive_is_retried(error: Exception | None) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+        yield b""
+
+    script = [httpx.Response(200), httpx.Response(429, content=body())]
+    transport = httpx.MockTransport(lambda _: script.pop())
+    limiter = RateLimiter({"requests": "500/min", "tokens": "30000/min"})
+    throttled = ThrottledTransport(limiter, transport=transport, **llm.openai())
+    async with httpx.AsyncClient(transport=throttled) as client:
+        assert (await client.post("http://localhost" + CHAT, json=chat())).status_code == 200

@@ -64,6 +64,7 @@ def test_openai_json_settles_by_usage(usage: object, tokens: float) -> None:
 
 
 ODD: list[object] = [None, {}, [], 5, "15", {"total_tokens": None}]
+ODD.append({"total_tokens": -1, "prompt_tokens": 10, "completion_tokens": 5})
 ODD_COUNTS: list[object] = [-1, True, "15", None, 10_000_001, math.nan]
 
 
@@ -108,9 +109,12 @@ def test_usage_at_the_end_of_a_large_body_is_found() -> None:
     for document, cost in (
         ({**vectors, **note, "usage": CHAT_USAGE}, {"tokens": 15}),
         ({"usage": CHAT_USAGE, **vectors}, None),
+        ({**vectors, "last": {"usage": {"total_tokens": 1}}, "usage": CHAT_USAGE}, {"tokens": 15}),
         ({**vectors, "usage": {"total_tokens": -5}}, None),
     ):
         assert settled(CHAT, JSON, json.dumps(document).encode(), size=9000) == cost
+    broken = json.dumps({**vectors, "usage": CHAT_USAGE}).encode()[:-5]
+    assert settled(CHAT, JSON, broken, size=9000) is None
 
 
 def test_endless_body_is_not_kept() -> None:
