@@ -64,6 +64,7 @@ def half() -> float:
         # The server may have begun.
         *((status, 1, False, False) for status in (502, 503)),
         ((502, after(7)), 7, False, False),
+        ((502, after(0.01)), 1, False, False),
         ((502, {"RateLimit-Reset": "9"}), 1, False, False),
         (httpx.ConnectError("dead"), 1, False, False),
         # No failure, or one that stays.
@@ -131,6 +132,10 @@ async def test_throttled_request_precedes_waiting_ones_twice() -> None:
         await asyncio.gather(client.get(A), *given)
     # Its priority is added to that of its caller.
     assert script.urls == [A, A, C, A, B]
+    script = Script(429, 429, 429, 200)
+    async with script.client(retry=Retry(**EXACT)) as client:
+        await asyncio.gather(client.get(A), client.get(B))
+    assert script.urls == [A, A, A, B, A]
 
 
 @pytest.mark.parametrize(

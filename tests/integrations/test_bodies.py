@@ -360,7 +360,9 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
         assert [CONTENT in one.body for one in received] == [True]
 
 
-async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
+async def test_stuck_attempt_does_not_delay_the_next(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     body, asked, sink = Body.of(files.open()), asyncio.Event(), AsyncMock()
     assert body is not None
 
@@ -374,6 +376,7 @@ async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
     async with asyncio.timeout(5):
         await body.write(sink)
     assert b"".join(call.args[0] for call in sink.write.await_args_list) == CONTENT
+    assert not caplog.records
 
 
 async def test_attempt_that_was_cancelled_in_a_read_writes_no_more(files: Files) -> None:

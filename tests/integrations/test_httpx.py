@@ -125,11 +125,12 @@ def responding(
 
 @transports
 def test_response_collected_after_its_loop_returns_its_slot(integration: Integration) -> None:
-    limiter = RateLimiter(concurrency_limit=1)
+    limiter, readers = RateLimiter(concurrency_limit=1), Readers()
 
     async def main() -> Any:
         mock = integration.library.MockTransport(responding(integration))
-        transport = integration.module.ThrottledTransport(limiter, transport=mock)
+        make = integration.module.ThrottledTransport
+        transport = make(limiter, transport=mock, settle=readers)
         client = Client(integration.library.AsyncClient(transport=transport))
         return await client.open("http://host/")
 
@@ -138,6 +139,7 @@ def test_response_collected_after_its_loop_returns_its_slot(integration: Integra
     del response
     gc.collect()
     assert not in_flight(limiter)
+    assert readers.ends == [[False]]
 
 
 @pytest.mark.uvloop

@@ -101,6 +101,7 @@ async def test_session_shows_a_body_in_memory_its_headers_and_the_query() -> Non
         await at.client.raw.get(at.url, params={"q": "1"}, headers=iter([("x-two", "2")]))
         assert seen[-1].url == at.url.with_query("q=1")
         assert (seen[-1].headers["x-one"], seen[-1].headers["X-Two"]) == ("1", "2")
+        assert at.client.raw.headers["X-Two"] == "1"  # for the other requests
 
 
 @every()

@@ -253,22 +253,28 @@ async def test_other_body_is_returned_whole(integration: Integration, form: str)
     assert [(it.body, it.ends) for it in readers] == [(encoded(it), [True]) for it in bodies]
 
 
+EVENT = b'data: {"errors": "THROTTLED"}\n\n'
+OF_JSON = {"Content_Type": "application/json"}
+
+
 @pytest.mark.parametrize(
-    ("headers", "profile"),
+    ("status", "start", "headers", "profile"),
     [
-        (OURS | {"Content_Type": "application/x-ndjson"}, PROFILE),
-        ({"Content_Type": "application/json", "RateLimit_Remaining": "5"}, PROFILE),
-        (OURS, OTHER),
+        (200, EVENT, OURS | {"Content_Type": "application/x-ndjson"}, PROFILE),
+        (200, EVENT, OF_JSON | {"RateLimit_Remaining": "5"}, PROFILE),
+        (200, EVENT, OURS, OTHER),
+        (403, EVENT, OF_JSON, OTHER),
+        (200, bytes(70_000), OURS, PROFILE),
     ],
-    ids=["lines", "header of a limit", "another host"],
+    ids=["lines", "header of a limit", "another host", "403 of another host", "long"],
 )
 @pair
 async def test_stream_and_other_host_are_not_read_ahead(
-    integration: Integration, headers: dict[str, Any], profile: Profile
+    integration: Integration, status: int, start: bytes, headers: dict[str, Any], profile: Profile
 ) -> None:
-    handler = in_chunks(b'data: {"errors": "THROTTLED"}\n\n', then=never, **headers)
+    handler = in_chunks(start, status=status, then=never, **headers)
     async with integration.serve(handler, profiles=[profile]) as at, await at.open() as stream:
-        assert stream.status == 200
+        assert stream.status == status
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

@@ -147,6 +147,7 @@ def watched() -> tuple[RateLimiter, list[Event]]:
         # Counting begins with the first one, and what a host does is remembered for ten minutes.
         ([*[200] * 20, *[503] * 4], {}, [23]),
         ([*[503] * 4, *[200] * 20, 503], {}, [3, 24]),
+        ([403, *[200] * 9, *[503] * 4], {}, [13]),
         ([503] * 9, {4: 600, 5: 601}, [3, 4, 8]),
     ],
     ids=lambda value: str(value)[:30],
