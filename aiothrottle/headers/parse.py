@@ -181,7 +181,7 @@ def _layout(claims: Callable[[str], bool] | None, binds: str | None, names: Name
         is_vendors = claims is not None and claims(name)
         role = _Role("vendor", "", name.lower()) if is_vendors else _role(name)
         if name.lower() == binds:
-            role = _Role("label", "reason", binds)
+            role = _Role("label", "reason", name.lower())
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)

@@ -222,8 +222,10 @@ async def test_closed_response_or_websocket_holds_no_slot(integration: Integrati
     await unread.aclose()
     throttled = integration.library.Response(429, text="slow down")
     readers, script = Readers(), [throttled, closed, unread, websocket]
-    # For a websocket `should_retry` is not called.
-    judge: Any = lambda it: None if it.status_code == 429 else it.status_code == 101  # noqa: E731
+
+    def judge(response: Any) -> bool | None:  # not called for a websocket
+        return None if response.status_code == 429 else response.status_code == 101
+
     retry = Retry(attempts=2, backoff=0.001, pause_jitter=0, should_retry=judge)
     async with integration.mock(lambda _: script.pop(0), retry=retry, settle=readers) as at:
         assert await at.send() == (200, b"body")

@@ -179,7 +179,7 @@ async def test_resources_keep_to_the_reports(
 
 @pytest.mark.parametrize(
     ("tokens", "seconds", "use", "wait"),
-    [(60, 60.5, "evenly", 1), (60, 60.5, None, 0), (1, 86400.5, "at once", 3600)],
+    [(60, 60.5, "evenly", 1), (1, 60.5, None, 0), (1, 86400.5, "at once", 3600)],
     ids=["evenly", "not at all", "no longer than a pause"],
 )
 @pair
