@@ -213,14 +213,18 @@ async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
 # ---- the role is left ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, ZeroDivisionError, httpx.ReadError])
 @virtual
-async def test_trial_of_a_client_passes_the_role_on_without_a_report(*, fails: bool) -> None:
+async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
+    error: type[BaseException],
+) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"body"
 
     async def answer(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(2.0)
+        if error is httpx.ReadError:
+            raise error("cut")
         return httpx.Response(200, content=body())
 
     def settle(_: object) -> None:
@@ -235,10 +239,10 @@ async def test_trial_of_a_client_passes_the_role_on_without_a_report(*, fails: b
         await turns()
         senders = Senders(limiter, 3)
         assert await senders.sent(SOON) == 0
-        if not fails:
+        if error is asyncio.CancelledError:
             trial.cancel()
         assert await senders.sent(2.0) == 1
-        with pytest.raises(ZeroDivisionError if fails else asyncio.CancelledError):
+        with pytest.raises(error):
             await trial
     await senders.end()
 
@@ -300,8 +304,9 @@ async def test_fast_path_is_closed_until_the_trial_is_over() -> None:
         limiter.throttle().__aenter__().send(None)
 
 
+@pytest.mark.parametrize("status", [200, 500])
 @virtual
-async def test_child_goes_ahead_for_its_parent() -> None:
+async def test_child_goes_ahead_for_its_parent(status: int) -> None:
     parent = RateLimiter(1000)
     children = [RateLimiter(1000, parent=parent) for _ in range(3)]
     await throttle(parent)
@@ -312,7 +317,7 @@ async def test_child_goes_ahead_for_its_parent() -> None:
     trial.tasks[0].cancel()
     assert sum([await each.sent() for each in senders]) == 2  # another one, of any child
     [second] = [it for each in senders for it in each.permits if it is not trial.permits[0]]
-    second.report_success()
+    second.report(status, {})  # an error of the server, too, is no 429
     assert sum([await each.sent() for each in senders]) == 6
     for each in senders:
         await each.end()
