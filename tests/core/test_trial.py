@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from aiothrottle import Permit, RateLimiter, SharedConcurrency
+from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.support.virtually import counts, now, turns, virtual, visits
@@ -213,14 +213,15 @@ async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
 # ---- the role is left ----------------------------------------------------------------------------
 
 
+async def body() -> AsyncIterator[bytes]:
+    yield b"body"
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ZeroDivisionError, httpx.ReadError])
 @virtual
 async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
     error: type[BaseException],
 ) -> None:
-    async def body() -> AsyncIterator[bytes]:
-        yield b"body"
-
     async def answer(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(2.0)
         if error is httpx.ReadError:
@@ -244,6 +245,34 @@ async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
         assert await senders.sent(2.0) == 1
         with pytest.raises(error):
             await trial
+    await senders.end()
+
+
+@pytest.mark.parametrize("parent", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+@virtual
+async def test_trial_goes_on_while_its_response_is_judged(*, streams: bool, parent: bool) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=body() if streams else b"body")
+
+    async def judge(response: httpx.Response) -> bool:
+        await response.aread()  # a stream releases the permit here, other bodies earlier
+        await asyncio.sleep(4.0)
+        return False
+
+    paused = limiter = RateLimiter(1000)
+    if parent:
+        limiter = RateLimiter(1000, parent=paused)
+    await throttle(paused)
+    server, retry = httpx.MockTransport(answer), Retry(should_retry=judge)
+    transport = ThrottledTransport(limiter, transport=server, retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        trial = asyncio.create_task(client.get("http://server"))
+        await turns()
+        senders = Senders(limiter, 3)
+        assert await senders.sent(PAUSE + 3.9) == 0
+        assert await senders.sent(1.3) == 3
+        await trial
     await senders.end()
 
 
