@@ -110,6 +110,17 @@ async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
     assert RateLimiter("1/s").statistics().store_up is None
 
 
+async def test_outage_of_tokens_and_slots_is_one_event() -> None:
+    (server, limiter), events = process("open", **KINDS["slots"] | {"rate": 20}), list[Event]()
+    limiter.observe(events.append)
+    server.mode = "refuses"
+    await visit(limiter)
+    await back(server)
+    await visit(limiter)
+    kinds = [type(it) for it in events if isinstance(it, StoreDown | StoreUp)]
+    assert kinds == [StoreDown, StoreUp]
+
+
 @pytest.mark.parametrize(
     "limits", [{"rate_limit": 20}, {"concurrency_limit": SharedConcurrency(3)}]
 )
