@@ -26,6 +26,7 @@ from aiothrottle.events import Adapted, Event, Granted, Paused, QuotaUpdated, Re
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import observed, queued, throttle_one, together
+from tests.support.failing import Client, Server
 from tests.support.virtually import counts, now, turns, visit, visits
 
 
@@ -307,6 +308,8 @@ async def test_limits_in_force_are_in_the_statistics() -> None:
         (RateLimiter(resources, guard=0), 5.0, 0.0, None),
         (RateLimiter(resources, guard=0, burst={"requests": 2}), 5.0, 0.0, 2),
         (RateLimiter("10/s", store=MemoryStore(clock=now), key="k"), 10.0, 0.0, None),
+        (RateLimiter("1/s", store=Client(Server()), key="k"), 1.0, 0.045, None),
+        (RateLimiter("60/min", store=Client(Server()), key="k"), 1.0, 0.05, None),
         (RateLimiter(AdaptiveRate(7, 1, 9)), 7.0, None, None),
         (followed, 7.0, 0.0, 7),
         (RateLimiter("server"), None, None, None),
