@@ -269,6 +269,11 @@ async def test_spent_quota_is_a_pause_once_until_it_is_longer() -> None:
         permit.release()
     paused = [event for event in seen if isinstance(event, Paused)]
     assert [(event.reason, event.seconds) for event in paused] == [("quota", 60), ("quota", 120)]
+    slower = RateLimiter("1/h")
+    seen = observed(slower)
+    (await slower.acquire()).update_quota(0, 60.0)  # its own rate keeps to that
+    assert not any(isinstance(event, Paused) for event in seen)
+    assert slower.statistics().paused_for == 0.0
 
 
 @pytest.mark.parametrize("slots", [None, 3])
