@@ -23,6 +23,7 @@ from aiothrottle import (
     events,
 )
 from aiothrottle.events import Adapted, Event, Granted, Paused, QuotaUpdated, Rejected, Throttled
+from aiothrottle.headers import Profile
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import observed, queued, throttle_one, together
@@ -269,11 +270,15 @@ async def test_spent_quota_is_a_pause_once_until_it_is_longer() -> None:
         permit.release()
     paused = [event for event in seen if isinstance(event, Paused)]
     assert [(event.reason, event.seconds) for event in paused] == [("quota", 60), ("quota", 120)]
-    slower = RateLimiter("1/h")
-    seen = observed(slower)
+    slower, refilled = RateLimiter("1/h"), RateLimiter("9/s")
+    quiet = observed(slower), observed(refilled)
     (await slower.acquire()).update_quota(0, 60.0)  # its own rate keeps to that
-    assert not any(isinstance(event, Paused) for event in seen)
-    assert slower.statistics().paused_for == 0.0
+    headers = {f"X-RateLimit-{name}": "60" for name in ("Limit", "Reset")}
+    headers["X-RateLimit-Remaining"] = "0"  # of which one is back in some seconds
+    (await refilled.acquire()).report(200, headers, profile=Profile("ours", refills=True))
+    assert not any(isinstance(event, Paused) for events in quiet for event in events)
+    assert slower.statistics().paused_for == refilled.statistics().paused_for == 0.0
+    assert refilled.statistics().quota_remaining == 0
 
 
 @pytest.mark.parametrize("slots", [None, 3])
