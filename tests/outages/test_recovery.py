@@ -153,7 +153,10 @@ async def test_closing_gives_up_slots_if_another_limiter_found_the_store_down() 
 async def test_outage_keeps_no_limiter_alive(
     method: str, slots: SharedConcurrency | None, choice: OnStoreError
 ) -> None:
-    server, limiter = process(choice, concurrency_limit=slots)
+    client = Client(server := Server())
+    limiter = RateLimiter(
+        "20/s", concurrency_limit=slots, store=client, key="k", on_store_error=choice
+    )
     server.mode = "refuses"
     gc.disable()
     try:
@@ -166,6 +169,9 @@ async def test_outage_keeps_no_limiter_alive(
         del limiter
         await asyncio.sleep(1.0)
         assert engine() is None
+        await asyncio.sleep(30.0)  # a slot is returned until its lease ends
+        health = Health.of(client, "k", asyncio.get_running_loop())
+        assert not health.followers, "nor what it knows of the outage"
     finally:
         gc.enable()
 
@@ -273,10 +279,15 @@ async def test_waiting_slots_cost_few_calls(choice: OnStoreError) -> None:
     assert max(await asyncio.gather(*tasks)) < back + 2.0
 
 
-async def test_closed_limiter_without_waiters_makes_no_calls() -> None:
+@pytest.mark.parametrize("closes", [True, False])
+async def test_limiter_that_nobody_uses_makes_no_calls(closes: bool) -> None:
     server, limiter = process("closed")
     await fall(limiter, server)
-    await cancel(*visits(limiter, 3))
+    if closes:
+        assert not await limiter.try_acquire()
+        await limiter.aclose()
+    else:
+        await cancel(*visits(limiter, 3))
     await rest()
     calls = len(server.asked)
     await asyncio.sleep(100.0)
