@@ -171,14 +171,21 @@ async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnSto
         await limiter.peek()
 
 
-@pytest.mark.parametrize("answers", ["refund", "error"])
-async def test_any_answer_ends_the_outage_with_raise(answers: str) -> None:
+@pytest.mark.parametrize(("answers", "failures"), [("refund", 5), ("error", 5), ("claim", 1)])
+async def test_any_answer_ends_the_outage_with_raise(
+    answers: str, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that is an error of this record, and no outage."""
+
+    async def claim(*_: object) -> None:
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(Client, "claim", claim)
     client = Client(server := Server())
     limiter, other = (RateLimiter("20/s", store=client, key=key) for key in "ab")
     permit = await other.acquire(5)
     server.mode = "refuses"
-    for _ in range(5):  # until it is not tried for each request
+    for _ in range(failures):  # after several it is not tried for each request
         with pytest.raises(StoreUnavailable):
             await limiter.try_acquire()
         await asyncio.sleep(0.5)
@@ -186,6 +193,12 @@ async def test_any_answer_ends_the_outage_with_raise(answers: str) -> None:
     if answers == "refund":
         permit.settle(1)
         await rest()
+    elif answers == "claim":
+        slots = RateLimiter(concurrency_limit=SharedConcurrency(1), store=client, key="c")
+        with pytest.raises(ValueError, match="damaged"):
+            await slots.try_acquire()
+        await rest()
+        assert limiter.statistics().store_up, "it was not asked itself"
     else:
         await server.clear("b")
         await server.record("b", TokenBucket("1/min"))
