@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import multiprocessing
 import os
 import sqlite3
@@ -277,6 +278,22 @@ async def test_locked_file_is_an_outage_within_the_timeout(store: SQLiteStore, p
     assert max(late) < TIMEOUT / 2
     await store.record("key", HOURLY)
     assert await spent(store) == 2
+
+
+async def test_statement_that_fails_ends_its_batch_and_spoils_none_before(
+    store: SQLiteStore,
+) -> None:
+    await store.swap("b", None, b"old", 60.0)
+    _, *batch = await asyncio.gather(
+        *(store.load("b"), store.load("b"), store.load("b")),
+        store.swap("b", b"old", b"new", math.nan),  # NaN is NULL, which the table forbids
+        store.swap("a", None, b"new", 60.0),  # the last change is the first of the batch
+        return_exceptions=True,
+    )
+    *others, first = batch
+    assert first is True
+    assert [type(each) for each in others] == [StoreUnavailable] * 3
+    assert (await store.load("b"))[0] == b"old"
 
 
 @pytest.mark.parametrize("is_open", [True, False])
