@@ -85,6 +85,13 @@ async def test_calls_share_round_trips_and_keep_their_order() -> None:
     server.batches.clear()
     await asyncio.gather(*server.ask(*range(9)))
     assert server.batches == [[0], [1, 2, 3, 4, 5, 6, 7, 8]], "as few dispatchers as it needs"
+    server = await Server(limit=3, batch=1).ready()
+    tasks = server.ask("a", "b")
+    await asyncio.sleep(0.05)
+    tasks += server.ask("c")
+    await turns()
+    assert server.under_way == 3, "a later call has a dispatcher of its own"
+    await asyncio.gather(*tasks)
     server = await Server(limit=1, batch=1).ready()
     tasks = server.ask("a", "b", "c")
     await turns(1)
@@ -286,6 +293,24 @@ async def test_cancellation_harms_no_other_and_is_not_hidden() -> None:
             await asking
     with pytest.raises(StoreUnavailable):  # our own timeout cancels it as well
         await sending(send).ask(1)
+
+
+@pytest.mark.parametrize("error", [None, OSError("no")])
+async def test_cancelled_task_may_call_while_it_cleans_up(error: OSError | None) -> None:
+    server = await Server().ready()
+    server.error = error
+
+    async def clean_up() -> Any:
+        try:
+            await asyncio.sleep(60.0)
+        except asyncio.CancelledError:
+            return await server.calls.ask("the last")
+
+    task = asyncio.create_task(clean_up())
+    await turns()
+    task.cancel()
+    (found,) = await outcomes([task])
+    assert str(found) == ("Server: no" if error else "the last")
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])
