@@ -84,6 +84,8 @@ def test_dead_try_takes_no_slot_of_waiters() -> None:
             gc.collect()
         async with asyncio.timeout(1), limiter.throttle():
             pass
+        async with asyncio.timeout(1):
+            await limiter.aclose()
 
     on_a_loop(first)
     on_a_loop(second)
