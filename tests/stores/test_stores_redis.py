@@ -30,6 +30,8 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.amounts import amounts
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores import Claim
+from aiothrottle.stores.record import EPOCH
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.redis_scripts import LOAD, RECORD
 from aiothrottle.testing.store_contract import ManualClock
@@ -215,6 +217,22 @@ async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
         await client.flushall()
 
 
+async def test_clock_of_the_server_counts_to_the_microsecond(client: Any) -> None:
+    async def time() -> float:
+        seconds, microseconds = await client.time()
+        return (seconds - EPOCH) + microseconds / 1e6
+
+    store = RedisStore(client, timeout=5)
+    for algorithm in (HOURLY, AllOf(AllOf(HOURLY))):  # the second one is swapped
+        before = await time()
+        answer = await store.record(repr(algorithm), algorithm)
+        assert before <= answer.now <= await time()
+    before = await time()
+    await store.claim("slots", Claim("ann", 1, 0, 1, 30.0, 1))
+    ((_, expires),) = await client.zrange("{aiothrottle:slots}:leases", 0, -1, withscores=True)
+    assert before - 1e-6 <= expires - 30.0 <= await time() + 1e-6
+
+
 async def test_decision_costs_the_same_for_any_window(client: Any) -> None:
     """Counted in commands of the script, by the server's own count."""
 
@@ -317,6 +335,31 @@ async def test_slots_change_hands_without_permission_for_channels(
     messages = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert len(messages) <= 2, messages  # one of each store
     assert all("wake-ups" in it and "No permissions" in it for it in messages)
+
+
+async def test_forbidden_command_is_an_outage_and_no_damage(
+    valkey: Valkey, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, claim = AllOf(AllOf(HOURLY)), Claim("ann", 1, 1, 0, 30.0, 1)
+    store = RedisStore(client)
+    for algorithm in (HOURLY, own):
+        await store.record(repr(algorithm), algorithm)
+    user: Any = Redis(port=valkey.port, username="mute", password="secret")
+    async with user:
+        mute = RedisStore(user)
+        for command, call in (
+            ("get", lambda: mute.peek(repr(HOURLY), HOURLY)),
+            ("get", lambda: mute.peek(repr(own), own)),
+            ("llen", lambda: mute.peek(repr(HOURLY), HOURLY)),
+            ("hmget", lambda: mute.claim("slots", claim)),
+        ):
+            rules = ("on", ">secret", "~*", "+@all", f"-{command}")
+            await client.execute_command("ACL", "SETUSER", "mute", "reset", *rules)
+            with pytest.raises(StoreUnavailable, match="ermission"):
+                await call()
+    for algorithm in (HOURLY, own):
+        assert (await store.peek(repr(algorithm), algorithm)).remaining == 9
+    assert not caplog.messages
 
 
 # ---- what a driver does --------------------------------------------------------------------------
