@@ -243,7 +243,8 @@ async def test_redis_replaces_damaged_slots(client: Any, script: Kept) -> None:
     harms: list[list[tuple[Any, ...]]] = [
         *([("HSET", parts, f, it)] for f in (".seen", ".ahead", ".taken", bob) for it in texts),
         *([("HSET", parts, ".counted", text)] for text in texts),
-        *([("HSET", parts, ".taken", "-1e9")], [("HSET", parts, bob, "1 -1 1")]),
+        *([("HSET", parts, ".taken", text)] for text in ("-1e9", "0")),
+        [("HSET", parts, bob, "1 -1 1")],
         *([("HDEL", parts, field)] for field in (".seen", ".ahead", ".taken", bob)),
         *([("ZADD", leases, score, bob)] for score in ("inf", "-inf", "1e300", "-1e9")),
         *([("ZADD", leases, NOW + 1e6, "foreign")], [("ZREM", leases, bob)]),

@@ -55,7 +55,8 @@ async def test_calls_are_few_and_request_a_bounded_number_of_slots() -> None:
         permit.release()
     await limiter.aclose()
     assert link.most_under_way == 1
-    assert [(claim.held, claim.wanted) for claim in link.claims] == [(0, 40), (0, 0)]
+    claims = [(claim.held, claim.wanted, claim.number) for claim in link.claims]
+    assert claims == [(0, 40, 1), (0, 0, 2)]  # a late one is known by its number
     link = Link(Shared())
     limiter = share(link, 1000)
     await asyncio.gather(*(limiter.acquire() for _ in range(200)))
@@ -207,6 +208,13 @@ async def test_peek_and_try_acquire_count_all_slots() -> None:
     decision.permit.release()
     await turns()
     assert await other.peek()
+    link = Link(Shared())
+    link.latency = 0.1
+    limiter = share(link, 2)
+    trying = [asyncio.create_task(limiter.try_acquire())]
+    await asyncio.sleep(0.05)  # the answer to the first one is none to the second
+    trying += [asyncio.create_task(limiter.try_acquire())]
+    assert all(await asyncio.gather(*trying))
 
 
 async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
