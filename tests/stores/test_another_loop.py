@@ -13,9 +13,10 @@ import pytest
 
 from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores import MemoryStore
+from aiothrottle.stores import Claim, MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.serving import until
+from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns
 
 pytestmark = pytest.mark.usefixtures("no_automatic_collection")
@@ -86,6 +87,28 @@ def test_dead_try_takes_no_slot_of_waiters() -> None:
             pass
         async with asyncio.timeout(1):
             await limiter.aclose()
+
+    on_a_loop(first)
+    on_a_loop(second)
+
+
+def test_waiter_on_a_second_loop_is_woken_there() -> None:
+    shared, kept = Shared(), list[Any]()
+    limiter = share(Link(shared), 1, lease=30.0)
+
+    async def first() -> None:
+        await shared.claim("x", Claim("ann", 1, 0, 1, 30.0, 1))
+        kept.append(asyncio.create_task(limiter.acquire()))
+        await asyncio.sleep(0.5)
+
+    async def second() -> None:
+        shared.wakes.clear()  # the connection of the first loop is dead
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0.5)
+        await shared.claim("x", Claim("ann", 1, 0, 0, 30.0, 2))
+        async with asyncio.timeout(1):
+            (await waiting).release()
+        await limiter.aclose()
 
     on_a_loop(first)
     on_a_loop(second)
