@@ -204,7 +204,7 @@ async def test_script_arithmetic_equals_python_arithmetic(client: Any) -> None:
 
 async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
     store = RedisStore(client, "expiry")
-    for algorithm in PORTED[:-1]:
+    for algorithm in (*PORTED[:-1], AllOf(AllOf(HOURLY))):  # the last one is swapped
         await store.reserve(repr(algorithm), algorithm, [1, 1], max_reservation=1)
         # So much that it is still there when a busy machine reads it.
         answer = await store.record(repr(algorithm), algorithm, 10_000)
@@ -215,6 +215,13 @@ async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
             longest = 5000 if is_reply else answer.reset_after * 1000 + 2
             assert 0 < await client.pttl(name) <= longest, algorithm
         await client.flushall()
+    own = AllOf(AllOf(HOURLY))
+    (instant,) = (await store.reserve("own", own, [1])).instants
+    await store.refund("own", own, 1, instant)
+    assert not await client.exists("{expiry:own}"), "nothing of it is spent"
+    for owner, lease in (("ann", 30.0), ("bob", 1.0)):
+        await store.claim("slots", Claim(owner, 2, 1, 0, lease, 1))
+    assert await client.pttl("{expiry:slots}:slots") > 2000, "the longest lease counts"
 
 
 async def test_clock_of_the_server_counts_to_the_microsecond(client: Any) -> None:
