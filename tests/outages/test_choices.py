@@ -13,7 +13,7 @@ from aiothrottle import (
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.algorithms import TokenBucket, WaitUntil
+from aiothrottle.algorithms import FixedWindow, SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import greatest_count
@@ -162,6 +162,7 @@ async def test_error_that_is_no_outage_is_always_raised(
 async def test_error_that_is_no_outage_does_not_delay_the_recovery(choice: OnStoreError) -> None:
     server, limiter = process(choice)
     await fall(limiter, server)
+    await limiter.try_acquire()
     await server.record("k", TokenBucket("1/min"))
     await back(server, 1.0)
     if not limiter.statistics().store_up:
@@ -211,6 +212,7 @@ async def test_any_answer_ends_the_outage_with_raise(
 
 async def test_open_keeps_the_slots_of_this_process() -> None:
     server, limiter = process("open", "2/min", concurrency_limit=3)
+    await visit(limiter)
     await fall(limiter, server)
     staying = visits(limiter, 30, stay=0.01)
     await asyncio.sleep(0.005)
@@ -218,7 +220,26 @@ async def test_open_keeps_the_slots_of_this_process() -> None:
     assert max(await asyncio.gather(*staying)) < 0.2
     await back(server)
     # The limit is used up and not exceeded.
-    assert server.recorded == [2.0]
+    assert server.recorded == [1.0]
+
+
+async def test_record_that_fails_at_the_return_is_made_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, limiter = process("local", "10/min")
+    await fall(limiter, server)
+    await visit(limiter, 4)
+    record, errors = Client.record, [StoreUnavailable("no")] * 2
+
+    async def fail(client: Client, *call: Any) -> Any:
+        if call[0] == "k" and errors:
+            raise errors.pop()
+        return await record(client, *call)
+
+    monkeypatch.setattr(Client, "record", fail)
+    await back(server, 4.0)
+    assert limiter.statistics().store_up
+    assert server.recorded == [4.0]
 
 
 @pytest.mark.parametrize("records", [[4], [3, 1]])
@@ -246,8 +267,9 @@ async def test_key_is_kept_until_its_store_has_what_it_spent() -> None:
     assert server.recorded == [1.0]
 
 
-async def test_refund_goes_where_the_tokens_came_from() -> None:
-    server, limiter = process("local", "10/min")
+@pytest.mark.parametrize("algorithm", [SlidingWindowLog, FixedWindow])
+async def test_refund_goes_where_the_tokens_came_from(algorithm: Any) -> None:
+    server, limiter = process("local", "10/min", algorithm=algorithm)
     async with limiter.throttle(4) as shared:
         await fall(limiter, server)
         await asyncio.sleep(0.01)
