@@ -227,7 +227,7 @@ async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
 async def test_clock_of_the_server_counts_to_the_microsecond(client: Any) -> None:
     async def time() -> float:
         seconds, microseconds = await client.time()
-        return (seconds - EPOCH) + microseconds / 1e6
+        return float((seconds - EPOCH) + microseconds / 1e6)
 
     store = RedisStore(client, timeout=5)
     for algorithm in (HOURLY, AllOf(AllOf(HOURLY))):  # the second one is swapped
