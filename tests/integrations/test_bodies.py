@@ -167,6 +167,10 @@ async def post_plainly(url: URL, data: object, **options: Any) -> None:
 Start = Callable[[bool], AbstractAsyncContextManager[ClientSession | ThrottledSession]]
 
 
+def plain(_: bool) -> ClientSession:
+    return ClientSession()
+
+
 def throttled(buffer_body: bool) -> ThrottledSession:
     return ThrottledSession(RateLimiter(), retry=QUICK, buffer_body=buffer_body)
 
@@ -280,11 +284,17 @@ async def test_file_of_a_rejected_request_stays_open(files: Files) -> None:
 
 
 @every_start
-async def test_redirect_does_not_repeat_a_consumed_body(start: Start) -> None:
-    async with serving(307, 200) as (url, received), start(False) as session:
-        with pytest.raises(ClientPayloadError, match="consumed"):  # as in aiohttp
-            await session.post(url, data=generate())
-    assert len(received) == 1
+async def test_redirect_of_a_consumed_body_ends_as_in_aiohttp(start: Start) -> None:
+    """With an error, or in older versions with an empty body."""
+    ends = list[object]()
+    for make in (plain, start):
+        async with serving(307, 200) as (url, received), make(False) as session:
+            try:
+                end = str((await session.post(url, data=generate())).status)
+            except ClientPayloadError as error:
+                end = str(error)
+        ends.append((end, [it.body for it in received]))
+    assert ends[1] == ends[0]
 
 
 @pytest.mark.parametrize("in_form", [False, True])

@@ -156,7 +156,7 @@ async def test_ended_response_is_forgotten_and_its_connection_kept(
     integration: Integration, clock: Clock
 ) -> None:
     async with integration.misbehave(clock.limiter(), max_hold=60) as (server, at):
-        gc.collect(0)
+        gc.collect()  # those of other tests
         before = permits()
         for _ in range(2):
             server.go.clear()
