@@ -22,7 +22,7 @@ from tests.clients.checks import (
 from tests.clients.drivers import DRIVERS, s3_files
 from tests.clients.s3 import slow_down
 from tests.integrations.clients import Clock
-from tests.support.serving import serving, until
+from tests.support.serving import never, serving, until
 from tests.support.virtually import counts
 
 
@@ -121,6 +121,21 @@ async def test_retries_of_elasticsearch_pause_and_take_tokens(recipe: Recipe) ->
     with pytest.raises(transport.ConnectionError):
         await recipe.call(1)
     assert recipe.limiter.statistics().granted - granted == 10 - recipe.api.hangs_up == 4
+
+
+async def test_cancelled_request_of_elasticsearch_releases_its_slot() -> None:
+    package: Any = pytest.importorskip("elasticsearch")
+    names = await run_recipe("elasticsearch")
+    await names["client"].close()
+    async with (
+        serving(never) as (url, _),
+        package.AsyncElasticsearch(str(url), node_class=names["ThrottledNode"]) as client,
+    ):
+        call = asyncio.create_task(client.count())
+        await until(lambda: counts(names["limiter"]) == (1, 0))
+        call.cancel()
+        await asyncio.wait([call])
+        assert counts(names["limiter"]) == (0, 0)
 
 
 # ---- streams of models ---------------------------------------------------------------------------

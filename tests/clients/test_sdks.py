@@ -34,12 +34,18 @@ class SDK(NamedTuple):
         tokens = {name: f"{limit}/{per}" for name, limit in self.limits.items()}
         return RateLimiter({"requests": "500/min", **tokens, **limits}, algorithm=TokenBucket)
 
-    def opened(self, fake: FakeAPI, limiter: RateLimiter) -> Untyped:
-        """Return a client in front of the fake."""
-        options: Untyped = self.options(most_tokens=30_000)
-        transport = ThrottledTransport(limiter, transport=fake.transport(httpx2), **options)
+    def opened(
+        self, fake: FakeAPI, limiter: object, retries: int = 2, **options: Untyped
+    ) -> Untyped:
+        """Return a client in front of the fake; without a limiter it is the bare SDK."""
+        transport = fake.transport(httpx2)
+        if limiter is not None:
+            given: Untyped = {**self.options(most_tokens=30_000), **options}
+            transport = ThrottledTransport(limiter, transport=transport, **given)  # type: ignore[arg-type]
         http_client = self.http_client(transport=transport)
-        client = self.client(api_key="key", base_url=self.url, http_client=http_client)
+        client = self.client(
+            api_key="key", base_url=self.url, http_client=http_client, max_retries=retries
+        )
         client._platform = "Linux"  # else a thread finds it, which virtual time cannot await
         return client
 
@@ -127,14 +133,14 @@ EACH = [
     ids=["OpenAI", "OpenAI that counts bounds", "Anthropic"],
 )
 @virtual
-async def test_calls_use_the_token_limit_and_are_not_throttled(
+async def test_300_calls_use_the_token_limit_and_are_not_throttled(
     sdk: SDK, resource: str, share: float, options: dict[str, bool]
 ) -> None:
     fake, limiter = sdk.fake(**options), sdk.limiter("min")
     calls = CALLS[sdk.name][:2] if sdk is OPENAI else CALLS[sdk.name]
     async with limiter, sdk.opened(fake, limiter) as client:
-        succeeded, errors = await outcomes(lambda n: calls[n % len(calls)](client, n), 200)
-    assert (succeeded, errors) == (200, [])
+        succeeded, errors = await outcomes(lambda n: calls[n % len(calls)](client, n), 300)
+    assert (succeeded, errors) == (300, [])
     assert fake.throttled <= 0.01 * fake.requests
     assert fake.share(resource) >= share
 
@@ -153,6 +159,21 @@ async def test_call_is_settled_by_its_usage(sdk: SDK, call: Callable[..., Untype
         assert counts(limiter) == (0, 0)
 
 
+@virtual
+async def test_call_that_runs_no_model_costs_no_tokens() -> None:
+    fake, limiter = FakeOpenAI(failures=(429, 400)), OPENAI.limiter()
+    async with limiter, OPENAI.opened(fake, limiter, 0, retry=llm.retry(1)) as client:
+        for error in (openai.RateLimitError, openai.BadRequestError):
+            with pytest.raises(error):
+                await chat(client)
+        assert await left(limiter) == OPENAI.limits
+    other, limiter = FakeAnthropic(failures=(404,)), ANTHROPIC.limiter()
+    async with limiter, ANTHROPIC.opened(other, limiter) as client:
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.count_tokens(model="small", messages=[prompt_of(1)[1]])
+        assert await left(limiter) == ANTHROPIC.limits
+
+
 # ---- retries: never less reliable than the bare SDK ----------------------------------------------
 
 FAILING: tuple[Failure | None, ...] = (500, None, None, 502, None, None, 503, None, 408)
@@ -164,11 +185,23 @@ FAILING: tuple[Failure | None, ...] = (500, None, None, 502, None, None, 503, No
 @pytest.mark.parametrize("sdk", [OPENAI, ANTHROPIC], ids=lambda sdk: sdk.name)
 @virtual
 async def test_call_the_sdk_repeats_is_not_lost(sdk: SDK, failures: tuple[Failure, ...]) -> None:
-    fake = sdk.fake(failures=failures)
-    async with sdk.opened(fake, sdk.limiter("min")) as client:
-        for number in range(10):
-            await CALLS[sdk.name][0](client, number)
-    assert fake.requests == 10 + sum(failure is not None for failure in failures)
+    for limiter in (None, sdk.limiter("min")):
+        fake = sdk.fake(failures=failures)
+        async with sdk.opened(fake, limiter) as client:
+            for number in range(10):
+                await CALLS[sdk.name][0](client, number)
+        assert fake.requests == 10 + sum(failure is not None for failure in failures)
+
+
+@virtual
+async def test_more_calls_succeed_than_with_the_bare_sdk() -> None:
+    # A body is lost after the transport: this is why the SDK keeps its `max_retries`.
+    for limiter, expected in ((None, 5), (OPENAI.limiter("min"), 9)):
+        fake = FakeOpenAI(failures=(*FAILING, "cut"))
+        async with OPENAI.opened(fake, limiter, 0) as client:
+            succeeded, errors = await outcomes(partial(chat, client), 10)
+        assert succeeded == expected
+        assert isinstance(errors[-1], openai.APIConnectionError)
 
 
 # ---- the recipes, over sockets -------------------------------------------------------------------

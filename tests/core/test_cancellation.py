@@ -48,6 +48,36 @@ async def test_token_counts_from_its_start_on_a_blocked_loop() -> None:
     assert began == [0.0, 0.0, 1.0, 1.5, pytest.approx(2.5), pytest.approx(2.5)]
 
 
+@virtual
+async def test_token_recorded_after_a_grant_delays_the_next_start() -> None:
+    limiter, began = RateLimiter(3), list[float]()
+    await visit(limiter, 3)
+
+    async def start() -> None:
+        async with limiter.throttle():
+            began.append(now())
+            if len(began) == 1:  # the others are granted, and have not resumed
+                await limiter.record(1)
+
+    await asyncio.gather(*(start() for _ in range(3)))
+    assert began == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("after_turns", range(6))
+@virtual
+async def test_waiter_with_revoked_grant_is_not_overtaken(after_turns: int) -> None:
+    limiter = RateLimiter(concurrency_limit=2, clock=now)
+    held = [await limiter.acquire() for _ in range(2)]
+    tasks = visits(limiter, 2, stay=1.0)
+    await turns(5)
+    for permit in held:
+        permit.release()
+    await turns(after_turns)
+    limiter.update(concurrency_limit=1)
+    began = await asyncio.gather(*tasks)
+    assert began in ([0.0, 1.0], [0.0, 0.0])  # or both had started before
+
+
 # ---- while it closes -----------------------------------------------------------------------------
 
 

@@ -87,6 +87,21 @@ async def test_keys_of_dropped_permits_are_forgotten(kind: str, how: How) -> Non
     assert ours() < before - 5 * keys
 
 
+@virtual
+async def test_kept_permit_without_slots_keeps_its_key() -> None:
+    of = KeyedRateLimiter("10/s")
+    held = await of.acquire("a")
+    await asyncio.sleep(100)
+    assert of.statistics("a").in_flight == 1
+    held.settle(5)
+    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged again
+    held.release()
+    assert of.statistics("a").in_flight == 0
+    del held
+    await asyncio.sleep(100)
+    assert "a" not in of
+
+
 # ---- slots ---------------------------------------------------------------------------------------
 
 

@@ -131,6 +131,16 @@ async def test_idle_limiter_holds_no_task_and_no_timer(live: Live) -> None:
     assert ours() == before  # only references keep it alive
 
 
+@pytest.mark.usefixtures("no_automatic_collection")
+@virtual
+async def test_waiters_keep_the_limiter_alive_until_granted() -> None:
+    before = ours()
+    tasks = visits(RateLimiter(1, clock=now), 3)
+    assert await asyncio.gather(*tasks) == [0.0, 1.0, 2.0]
+    await turns()
+    assert ours() == before
+
+
 def test_consumer_ends_before_the_loop_stops() -> None:
     """A loop that is closed right then, without cancelling its tasks, reports no pending task."""
     limiter = RateLimiter(1)
@@ -266,6 +276,19 @@ async def test_one_turn_starts_at_most_256_waiters() -> None:
     await asyncio.gather(*(start() for _ in range(600)))
     assert now() == 1.0
     assert list(started.values()) == [256, 256, 88]
+
+
+@virtual
+async def test_keys_are_forgotten_again_after_they_were_in_use() -> None:
+    limiter = KeyedRateLimiter("10/s", concurrency_limit=1)
+    permits = [await limiter.acquire(key) for key in range(100)]
+    await asyncio.sleep(300)
+    assert len(limiter) == 100
+    while permits:
+        permits.pop().release()
+    async with limiter.throttle("another"):
+        await asyncio.sleep(300)
+    assert len(limiter) == 1
 
 
 @virtual

@@ -78,6 +78,26 @@ async def test_streams_left_early_do_not_block_the_limiter(collections: list[flo
 
 
 @virtual
+async def test_generator_left_early_does_not_block_the_limiter(collections: list[float]) -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+
+    async def chunks() -> AsyncIterator[int]:
+        async with limiter.throttle():
+            yield 1
+            yield 2
+
+    async def leave() -> None:
+        cycle: list[object] = [generator := chunks()]
+        cycle.append(cycle)
+        async for _ in generator:
+            break
+
+    for _ in range(3):
+        await leave()
+    assert len(collections) == 2
+
+
+@virtual
 async def test_slots_of_a_parent_or_a_store_are_found(collections: list[float]) -> None:
     keyed = KeyedRateLimiter(concurrency_limit=2, parent=RateLimiter(concurrency_limit=1))
     await leave_early(keyed["a"])

@@ -5,6 +5,7 @@ request that has it may be cancelled.
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -313,6 +314,22 @@ async def test_child_paused_as_it_goes_ahead_leaves_the_role(after_turns: int) -
     assert [await each.sent() for each in senders] in ([1, 0], [0, 1])
     for each in senders:
         await each.end()
+
+
+@pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
+@virtual
+async def test_dropped_permit_of_a_trial_lets_others_go_on() -> None:
+    limiter = RateLimiter(1000)
+    await throttle(limiter)
+    await asyncio.sleep(SOON)
+    decision = await limiter.try_acquire()
+    assert decision
+    waiting = visits(limiter, 5)
+    await turns()
+    del decision
+    gc.collect()
+    began = await asyncio.gather(*waiting)
+    assert max(began) < now() + 0.01 < SOON + 1.0
 
 
 # ---- the fast path, order, parents, slots, closing -----------------------------------------------

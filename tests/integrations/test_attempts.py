@@ -16,6 +16,7 @@ from aiothrottle import (
     ThrottleTimeout,
 )
 from aiothrottle.events import Event, Paused, Retried
+from aiothrottle.headers import Profile
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry, RetryBudget, RetryQuota
 from tests.integrations.clients import always
@@ -90,6 +91,15 @@ async def test_delay_of_the_second_attempt(
         assert gaps == pytest.approx([delay] if retried else [])
         if retried:
             assert task.result().status_code == 200
+
+
+@virtual
+async def test_backoff_of_a_profile_doubles() -> None:
+    profile = Profile("P", hosts=("a",), least_backoff=60.0)
+    script, retry = Script(429, 429, 200), Retry(max_retry_after=200, pause_jitter=0)
+    async with script.client(profiles=[profile], retry=retry) as client:
+        assert (await client.get(A)).status_code == 200
+    assert script.times == [0, 60, 180]
 
 
 @virtual

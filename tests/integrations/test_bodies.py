@@ -1,6 +1,7 @@
 """Bodies of every kind in aiohttp: repeated byte for byte, or not repeated."""
 
 import asyncio
+import gc
 import io
 import itertools
 import os
@@ -368,6 +369,26 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
             file.go.set()
             assert (await task).status == 200
         assert [CONTENT in one.body for one in received] == [True]
+
+
+async def test_file_may_be_closed_before_the_thread_of_a_cancelled_upload_reads(
+    files: Files,
+) -> None:
+    seen = Mock()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen(context))
+    file = SlowFile(files.path)
+    body = Body.of(file)
+    assert body is not None
+    attempt = asyncio.create_task(body.write(AsyncMock()))
+    await until(lambda: file.reads)
+    await cancel(attempt)
+    file.close()
+    file.go.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    del attempt, body
+    await turns(10)
+    gc.collect()
+    seen.assert_not_called()
 
 
 async def test_stuck_attempt_does_not_delay_the_next(

@@ -329,6 +329,13 @@ async def test_429_is_reported_although_settle_raises(integration: Integration) 
             assert (statistics.throttled, statistics.pauses, at.held) == (number, number, 0)
 
 
+async def test_429_of_a_handshake_is_reported_although_settle_raises() -> None:
+    async with serve(SESSION, has_no_price, answer(429)) as at:
+        with pytest.raises(LookupError, match="no such price"):
+            await at.client.raw.ws_connect(at.url)
+        assert (at.limiter.statistics().throttled, at.held) == (1, 0)
+
+
 class Failing(Reader):
     def __init__(self, place: str) -> None:
         super().__init__()

@@ -18,9 +18,10 @@ from aiothrottle import (
     RateLimiter,
     ThrottleTimeout,
 )
-from aiothrottle.aiohttp import Retry
+from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottleMiddleware
 from tests.integrations.clients import (
     BODY_ERRORS,
+    MIDDLEWARES,
     ONCE,
     TIMEOUTS,
     Clock,
@@ -205,6 +206,18 @@ async def test_wait_for_the_limiter_is_not_timed(integration: Integration, clock
         assert (await task).status == 200
 
 
+async def test_total_timeout_runs_during_the_wait_of_middlewares(clock: Clock) -> None:
+    """As aiohttp starts it before them."""
+    async with MIDDLEWARES.serve(answer(), limiter=clock.limiter()) as at:
+        async with at.limiter.throttle():
+            task = at.start(timeout=60)
+            await until(lambda: at.waiting)
+            await clock.skip(61)
+            with pytest.raises(TimeoutError):
+                await task
+        assert (at.waiting, at.seen) == (0, [])
+
+
 @every()
 async def test_client_closed_during_the_wait_sends_nothing(integration: Integration) -> None:
     async with integration.serve(answer()) as at:
@@ -296,6 +309,28 @@ async def test_hops_of_a_redirect_take_tokens_of_their_hosts(integration: Integr
         limiters = [limiter[f"{host}:{at.url.port}"] for host in ("127.0.0.1", "localhost")]
     granted = [each.statistics().granted for each in limiters]
     assert granted == ([1, 2] if integration.has(Feature.HOPS) else [1, 0])
+
+
+@every()
+async def test_credentials_are_shown_nowhere(
+    integration: Integration, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
+    async with integration.misbehave(limiter, queue_timeout=0) as (server, at):
+        url = str(server.url.with_user("alice").with_password("secret") / "whole")
+        assert await at.send(url, headers={"X-Token": "secret"}) == (200, b"body")
+        assert server.seen[0].headers["Authorization"].startswith("Basic ")
+        (key,) = limiter
+        async with limiter[key].throttle() as permit:
+            with pytest.raises(ThrottleTimeout) as caught:
+                await at.send(url, headers={"X-Token": "secret"})
+        shown = [caught.value, limiter[key], limiter[key].statistics(), at.client.raw, limiter]
+        shown += [permit, ThrottleMiddleware(limiter), RetryMiddleware()]
+    assert not any("secret" in repr(each) + str(each) for each in shown)
+    # httpx itself logs whole URLs.
+    logged = [it.getMessage() for it in caplog.records if not it.name.startswith("http")]
+    assert not any("secret" in message for message in logged)
 
 
 # ---- a limiter for each loop -------------------------------------------------------------------

@@ -257,6 +257,29 @@ async def test_failing_body_returns_its_slot(integration: Integration, buffer_bo
 
 
 @every()
+async def test_cancelled_buffering_takes_no_token_and_ends_a_body(integration: Integration) -> None:
+    ended = asyncio.Event()
+
+    async def endless_body() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.001)
+        finally:
+            ended.set()
+
+    async with integration.serve(OK, buffer_body=True) as at:
+        sending = asyncio.create_task(at.send(method="POST", body=endless_body()))
+        await asyncio.sleep(0.02)
+        sending.cancel()
+        await asyncio.wait({sending})
+        assert sending.cancelled()
+        await asyncio.wait_for(ended.wait(), 5.0)
+        at.assert_granted(0)
+        assert await at.send() == (200, b"body")
+
+
+@every()
 async def test_raising_should_retry_returns_slot_and_connection(integration: Integration) -> None:
     def judge(_: object) -> bool:
         if not at.seen[1:]:
@@ -268,6 +291,17 @@ async def test_raising_should_retry_returns_slot_and_connection(integration: Int
             await at.send()
         assert at.held == 0
         assert await at.send() == (200, b"body")
+
+
+@every()
+async def test_429_is_reported_although_should_retry_raises(integration: Integration) -> None:
+    def judge(response: object) -> None:
+        raise LookupError(response)
+
+    async with integration.serve(answer(429), **retry(should_retry=judge)) as at:
+        with pytest.raises(LookupError):
+            await at.send()
+        assert (at.limiter.statistics().throttled, at.limiter.statistics().pauses) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, web
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_middlewares
@@ -16,6 +16,7 @@ from tests.integrations.clients import (
     SESSION,
     Integration,
     Readers,
+    always,
     in_chunks,
     sessions,
 )
@@ -43,6 +44,20 @@ async def test_throttled_request_of_two_middlewares_precedes_waiting_ones() -> N
     assert limiter.statistics().retries == 1
 
 
+async def test_retry_of_two_middlewares_counts_where_its_key_was_merged() -> None:
+    limiter = KeyedRateLimiter(1000)
+    chain = throttled_middlewares(limiter, retry=QUICK, key=always("route"))
+
+    async def merge(_: web.Request) -> web.Response:
+        limiter.merge("route", "bucket")
+        return web.Response(status=502)
+
+    async with serving(merge, answer()) as (url, _), ClientSession(middlewares=chain) as session:
+        await limiter.record("bucket")
+        assert (await session.get(url)).status == 200
+    assert limiter.statistics("bucket").granted == 1
+
+
 @pytest.mark.parametrize("path", ["whole", "large"])
 @pytest.mark.parametrize("is_outside", [False, True])
 async def test_middleware_that_sends_twice_needs_one_slot(is_outside: bool, path: str) -> None:
@@ -56,6 +71,21 @@ async def test_middleware_that_sends_twice_needs_one_slot(is_outside: bool, path
         assert statistics.in_flight == (path != "whole")
         response.close()
         (await limiter.acquire(timeout=1.0)).release()
+
+
+async def test_response_that_cannot_be_held_returns_its_slot() -> None:
+    class Foreign:
+        status = 200
+
+    async def foreign(_: ClientRequest, __: ClientHandlerType) -> Any:
+        return Foreign()
+
+    limiter = RateLimiter(concurrency_limit=1)
+    chain: list[Any] = [ThrottleMiddleware(limiter, retry=ONCE), foreign]
+    async with ClientSession(middlewares=chain) as session:
+        with pytest.raises(AttributeError) as caught:
+            await session.get("http://127.0.0.1:9/")
+    assert limiter.statistics().in_flight == 0, caught.value  # whose traceback keeps the permit
 
 
 @sessions
@@ -155,6 +185,20 @@ async def test_raise_for_status_hides_no_body(integration: Integration) -> None:
     async with integration.serve(throttled, answer(), raise_for_status=True) as at:
         assert (await at.send()).status == 200
         assert at.limiter.statistics().throttled == 1
+
+
+async def test_function_as_raise_for_status_of_a_given_session() -> None:
+    seen: list[int] = []
+
+    async def check(response: ClientResponse) -> None:
+        seen.append(response.status)
+
+    limiter = RateLimiter()
+    async with MisbehavingServer() as server, ClientSession(raise_for_status=check) as given:
+        session = ThrottledSession(limiter, session=given, retry=QUICK)
+        async with session.get(server.url / "throttled-once") as response:
+            assert response.status == 200
+    assert (seen, limiter.statistics().throttled) == ([200], 1)
 
 
 @sessions

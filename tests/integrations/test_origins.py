@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from aiothrottle import AdaptiveThrottling, RateLimiter, RequestDropped, ThrottleTimeout
-from aiothrottle.events import Event, Throttled, ThrottlingSuspected
+from aiothrottle.events import Event, Paused, Throttled, ThrottlingSuspected
+from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from tests.integrations.clients import ONCE, SESSION, Clock, Integration, cancel, every, pair
 from tests.integrations.scripted import Script
@@ -131,6 +132,27 @@ def watched() -> tuple[RateLimiter, list[Event]]:
     return limiter, events
 
 
+@virtual
+async def test_broken_page_holds_up_no_other_request() -> None:
+    limiter, events = watched()
+    paths: list[str] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.path)
+        return httpx.Response(503 if request.url.path == "/broken" else 200)
+
+    mock = ThrottledTransport(limiter, transport=httpx.MockTransport(respond), retry=Retry())
+    async with httpx.AsyncClient(transport=mock) as client:
+        broken = asyncio.create_task(client.get("http://a/broken"))
+        await turns(20)
+        for number in range(40):
+            assert (await client.get(f"http://a/{number}")).status_code == 200
+        assert not broken.done()
+        assert (await broken).status_code == 503
+    assert paths.count("/broken") == 5
+    assert not [it for it in events if isinstance(it, Paused | Throttled)]
+
+
 # ---- a bare 503 --------------------------------------------------------------------------------
 
 
@@ -229,3 +251,16 @@ async def test_suspicion_is_logged_and_emitted_once(caplog: pytest.LogCaptureFix
     [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "with 403, which does not count as throttled" in record.getMessage()
     assert "Retry(throttled_statuses={403, 420, 429, 529})" in record.getMessage()
+
+
+async def test_answer_that_is_raised_is_suspect_too() -> None:
+    limiter, events = watched()
+    async with SESSION.serve(answer(403), answer(), answer(403), limiter=limiter) as at:
+        await at.send()
+        await at.send()
+        for _ in range(18):
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await at.client.raw.ws_connect(at.url)
+        host = at.url.host
+    [event] = [event for event in events if isinstance(event, ThrottlingSuspected)]
+    assert event == ThrottlingSuspected(None, host or "", frozenset({403}), 19 / 20)

@@ -5,15 +5,20 @@ tests are skipped. What is asserted holds on a busy machine too: exact results a
 benchmarks/real_servers.
 """
 
+import asyncio
 import os
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 
 import aiothrottle
 from aiothrottle.cli import main
+from aiothrottle.headers import parse_rate_limit
 from tests.support.servers import need
 
 if TYPE_CHECKING:
@@ -27,12 +32,15 @@ pytestmark = [
 ]
 
 FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
+#: A header of each server; nginx, which has none, is used with the limiter of a probe.
+HEADERS = {"express-rate-limit legacy": "X-RateLimit-Remaining", "slowapi": "X-RateLimit-Remaining"}
 
 
 @pytest.fixture
 def server(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Server":
+    """A server of the benchmark, by its name, installed."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
     from real_servers.command import SERVERS
     from real_servers.install import InstallError
@@ -46,7 +54,7 @@ def server(
     return found
 
 
-@pytest.mark.parametrize("server", ["express-rate-limit legacy", "slowapi"], indirect=True)
+@pytest.mark.parametrize("server", HEADERS, indirect=True)
 def test_advised_line_causes_no_final_failure(server: "Server") -> None:
     from real_servers.trial import run_trial
 
@@ -70,3 +78,22 @@ def test_printed_limiter_holds_in_front_of_nginx(
     assert trial.failures == 0
     assert trial.throttled <= 0.05
     assert trial.used >= 0.4
+
+
+async def first_headers(url: str) -> Mapping[str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.headers
+
+
+@pytest.mark.parametrize("server", HEADERS, indirect=True)
+def test_headers_of_the_server_are_understood(server: "Server") -> None:
+    from real_servers.server import watch
+
+    headers, answers = watch(server, lambda url: asyncio.run(first_headers(url)))
+    assert HEADERS[server.name] in headers
+    limits = parse_rate_limit(200, headers, datetime.now(UTC))
+    assert (limits.limit, limits.remaining) == (20, 19)
+    assert limits.reset_after is not None
+    # slowapi adds a second, and a Date has no fractions; uvicorn's may be a second old.
+    assert 0.0 <= limits.reset_after <= 4.0
+    assert [it.status for it in answers] == [200]

@@ -115,6 +115,16 @@ async def test_limit_is_used_whatever_is_reported(name: str) -> None:
         assert load.used(begin, begin + SECONDS) >= part
 
 
+@virtual
+async def test_update_to_the_same_rate_stalls_no_request() -> None:
+    load = Load(REPORTING["slowapi"]())  # of which the resets are rounded
+    limiter = RateLimiter(LIMIT, concurrency_limit=SLOTS)
+    for at in range(2, 12):
+        asyncio.get_running_loop().call_later(at, partial(limiter.update, rate_limit=LIMIT))
+    await load.run(limiter)
+    assert load.used() >= 0.97
+
+
 NAMED = {"short": (3, 1.0), "medium": (20, 10.0), "long": (100, 60.0)}
 # What the reset of each means is another thing than the end of a window. The rates that hold over
 # a minute, and the limits as a user would write them.
@@ -225,6 +235,19 @@ async def test_quota_is_spread_once_others_left_nothing_of_it(left: int, *, spre
         async with limiter.throttle() as permit:
             waits.append(permit.waited)
     assert waits[1:] == pytest.approx([1 / 18] * 3 if spread else [0.0] * 3, abs=0.01)
+
+
+@virtual
+async def test_client_ahead_of_others_learns_a_rate_without_a_second_429() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    ThrottledTransport(limiter)  # by which it expects outcomes
+    remaining = iter((*range(19, -1, -1), 0, 19, 17, *range(15, 8, -1), 2, 1))
+    for status in (*[200] * 20, 429, *[200] * 11):
+        async with limiter.throttle() as permit:
+            await asyncio.sleep(0.12)
+            fields = {"Limit": "20", "Remaining": str(next(remaining)), "Reset": "1"}
+            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
+    assert limiter.statistics().rate_limit == 5.0  # a quarter of 20/s
 
 
 # ---- servers with a token bucket -----------------------------------------------------------------

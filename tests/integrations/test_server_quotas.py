@@ -10,6 +10,7 @@ from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
@@ -79,6 +80,20 @@ async def test_ended_first_request_is_replaced(integration: Integration, first: 
     assert sum(isinstance(it, BaseException) for it in results) == 1
 
 
+@virtual
+async def test_second_429_makes_no_pause_longer_than_the_policy_admits() -> None:
+    async def throttled(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.1)
+        return httpx.Response(429, headers={"Retry-After": "30"})
+
+    limiter, retry = RateLimiter(10, guard=0.0), Retry(attempts=1, max_pause=3.0)
+    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(throttled), retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
+    assert limiter.statistics().throttled == 2
+    assert limiter.statistics().paused_for == 3.0
+
+
 ALLOWED: Step = (403, {"X-RateLimit-Remaining": "5"})
 
 
@@ -127,6 +142,19 @@ async def test_error_that_aiohttp_makes_of_an_answer_is_no_failure(last: Handler
             with pytest.raises(aiohttp.ClientResponseError):
                 await session.get(url)
     assert (limiter.statistics().throttled, limiter.statistics().pauses) == (0, 0)
+
+
+@virtual
+async def test_own_rate_holds_beside_the_quota() -> None:
+    limiter = RateLimiter("2/s", concurrency_limit=5)
+    permit = await limiter.acquire()
+    permit.update_quota(1000, reset_after=100)
+    assert await limiter.try_acquire()
+    assert (await limiter.try_acquire()).retry_after == 1
+    limiter.update(rate_limit="3/s")
+    assert await limiter.try_acquire()
+    assert not await limiter.try_acquire()
+    assert limiter.statistics().quota_remaining == 998
 
 
 # ---- a limiter that follows the server's rate --------------------------------------------------

@@ -352,6 +352,20 @@ async def test_decorated_function_follows_its_merged_key() -> None:
     assert starts_at == [0.0, 1.0, 3.0]
 
 
+async def test_waiters_of_a_merged_key_count_and_are_closed() -> None:
+    limiters = KeyedRateLimiter("1/h")
+    for key in ("/a", "bucket"):
+        await visit(limiters[key])
+    waiting = await queued(limiters["/a"], 2)
+    limiters.merge("/a", "bucket")
+    assert limiters.total().waiting == 2
+    await asyncio.sleep(3600)
+    await limiters.aclose()
+    assert await errors_of(waiting) == (float, errors.LimiterClosed)
+    waiting.clear()
+    assert limiters.total().granted == 3
+
+
 async def test_keys_of_a_store_are_not_merged() -> None:
     stored: Unchecked = {"store": MemoryStore(), "key": "shared"}
     for limiters in (

@@ -21,11 +21,14 @@ from tests.support.virtually import counts, now, turns, visit, visits
         (None, {"stay": 1}, [0] * 1000),
         ("500/s", {}, [place // 500 for place in range(2000)]),
         ("1/h", {}, [0, 3600, 7200]),
+        ("2.5/s", {}, [0, 0, 0, 1.2, 1.2, 1.2, 2.4]),  # the next whole number, in more time
         *((rate, {}, [0, 2, 4]) for rate in (0.5, "1 per 2 seconds", Rate(1, 2))),
         ("2/s", {"guard": 0.25}, [0, 0, 1.25, 1.25, 2.5]),
         ("4/s", {"algorithm": SlidingWindowLog}, [0, 0, 0, 0, 1]),
+        ("4/s", {"algorithm": TokenBucket}, [0, 0, 0, 0, 0.25, 0.5]),
         ("4/s", {"algorithm": TokenBucket(burst=3)}, [0, 0, 0, 0.25, 0.5]),
         ("4/s", {"algorithm": TokenBucket(burst=1), "guard": 1.0}, [0, 0.5]),
+        ("20/s", {"algorithm": TokenBucket(burst=1)}, [place / 20 for place in range(40)]),
         (None, {"algorithm": TokenBucket("4/s", burst=1)}, [0, 0.25, 0.5]),
         (None, {"algorithm": FixedWindow("2/s")}, [0, 0, 1, 1, 2]),
         # A burst
@@ -38,6 +41,7 @@ from tests.support.virtually import counts, now, turns, visit, visits
         (["1/s", "100/2s"], {}, [0, 1, 2, 3, 4, 5, 6]),  # the second cannot
         (["2/s"], {}, [0, 0, 1, 1, 2, 2, 3]),
         *((rate, {}, [0, 0, 1, 10, 10, 11, 20]) for rate in ("2/s, 3/10s", [2, Rate(3, 10)])),
+        (["3/s", "4/10s", "6/min"], {}, [0, 0, 0, 1, 10, 10, 60]),
         (["2/s", "3/10s"], {"guard": 0.5}, [0, 0, 1.5, 10.5, 10.5, 12, 21]),
         (["2/s", "4/min"], {"algorithm": TokenBucket}, [0, 0, 0.5, 1, 15, 30, 45]),
         (["2/s", "3/10s"], {"algorithm": FixedWindow}, [0, 0, 1, 10, 10, 11, 20]),
@@ -299,6 +303,16 @@ async def test_failing_algorithm_fails_only_current_waiters(step: str) -> None:
     await asyncio.sleep(10 - now())
     assert await together(*visits(limiter, 4, stay=0.5)) == [10, 10, 11, 11]
     assert counts(limiter) == (0, 0)
+
+
+async def test_algorithm_failing_on_fast_path_fails_its_caller() -> None:
+    limiter = RateLimiter(concurrency_limit=1, algorithm=Flaky("2/s"))
+    await visit(limiter)
+    Flaky.fails = "delay"
+    with pytest.raises(ArithmeticError):
+        await visit(limiter)
+    assert counts(limiter) == (0, 0)
+    assert await starts(limiter, 2) == [0, 1]
 
 
 async def test_algorithm_that_fails_at_the_start_leaves_no_slot_of_the_parent() -> None:

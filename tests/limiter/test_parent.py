@@ -7,7 +7,7 @@ import pytest
 from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, WaitUntil, errors
 from aiothrottle.keyed import expect_outcomes
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import errors_of, order_of, queued, remaining, together
+from tests.limiter.common import errors_of, order_of, queued, remaining, starts, together
 from tests.support.virtually import counts, now, visit, visits
 
 
@@ -18,6 +18,36 @@ def spent(limiter: RateLimiter, limit: float) -> float:
 
 def all_counts(*limiters: RateLimiter) -> set[tuple[int, int]]:
     return {counts(limiter) for limiter in limiters}
+
+
+async def test_request_is_granted_when_both_rates_allow_it() -> None:
+    for child, parent, expected in (
+        ("2/s", "100/s", [0, 0, 1, 1, 2]),
+        ("100/s", "2/s", [0, 0, 1, 1, 2]),
+        ("2/s", "3/min", [0, 0, 1, 60, 60]),
+        (None, "1/s", [0, 1, 2, 3, 4]),
+        ("1/s", None, [0, 1, 2, 3, 4]),
+    ):
+        began = now()
+        times = await starts(RateLimiter(child, parent=RateLimiter(parent)), 5)
+        assert [at - began for at in times] == expected, (child, parent)
+
+
+async def test_cost_settlement_and_record_reach_the_parent() -> None:
+    parent = RateLimiter("10/h")
+    child = RateLimiter("20/h", parent=parent)
+    with pytest.raises(errors.CostTooHigh) as error:
+        child.throttle(11)
+    assert error.value.limit == 10
+    async with child.throttle(5) as permit:
+        for cost in (2, 4):
+            permit.settle(cost)
+            assert (spent(child, 20), spent(parent, 10)) == (cost, cost)
+    await child.record(3)
+    assert (spent(child, 20), spent(parent, 10)) == (7, 7)
+    await parent.record(1)
+    decision = await child.peek()
+    assert (decision.limit, decision.remaining, decision.reset_after) == (10, 2, 3600)
 
 
 async def test_priority_holds_in_the_parent_queue() -> None:

@@ -117,6 +117,27 @@ async def test_full_queue_rejects_further_requests() -> None:
     assert await together(*waiting) == [5]
 
 
+async def test_reported_wait_behind_a_queue_is_exact() -> None:
+    limiter = RateLimiter("2/s")
+    await limiter.acquire(2)
+    for ahead, wait in enumerate([1, 1, 2, 2, 3, 3, 4]):
+        for ask in (limiter.peek, limiter.try_acquire):
+            decision = await ask()
+            assert (decision.allowed, decision.permit, decision.retry_after) == (False, None, wait)
+        await queued(limiter)
+        assert counts(limiter)[1] == ahead + 1
+    assert limiter.statistics().rejected == 7  # a peek is no request
+    await limiter.aclose(drain=True)
+    limiter = RateLimiter("10/s")
+    for pause in (0.5, 0.125):
+        await starts(limiter, 5)
+        await asyncio.sleep(pause)
+    (heavy,), _ = await queued(limiter, 1, 5), await queued(limiter, 12)
+    heavy.cancel()
+    await turns()
+    assert now() + (await limiter.peek()).retry_after == await visit(limiter)
+
+
 async def test_wait_until_grants_one_queues_five_rejects_the_others() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(1, 5, 10))
     tasks = await queued(limiter, 10)
@@ -137,6 +158,24 @@ async def test_wait_until_grants_one_queues_five_rejects_the_others() -> None:
     assert counts(limiter) == (0, 0)
     assert (await limiter.peek()).retry_after == 2.5  # of the first, and of two rejected ones
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_wait_until_rejects_in_the_turn_of_a_grant_and_serves_on() -> None:
+    limiter = RateLimiter(algorithm=WaitUntil(1, 1, 10))
+
+    async def nested() -> None:
+        async with limiter.throttle():
+            with pytest.raises(ThrottleTimeout, match="retry after 2 s"):
+                await visit(limiter)
+
+    await visit(limiter)
+    granted = asyncio.create_task(nested())
+    await asyncio.sleep(0)
+    with pytest.raises(ThrottleTimeout):
+        await visit(limiter)
+    await granted
+    await asyncio.sleep(100 - now())
+    assert await outcomes(visits(limiter, 2)) == [100, 101]
 
 
 async def test_timeout_in_a_long_queue_is_decided_quickly() -> None:

@@ -151,6 +151,9 @@ def test_value_that_is_no_rate_raises() -> None:
 
 def test_rate_is_a_value() -> None:
     assert len({Rate(10), Rate(10.0, 1), Rate(100, 10)}) == 2
+    assert repr(Rate(10, 60)) == "Rate(limit=10, period=60)"
+    with pytest.raises(AttributeError):
+        Rate(10).limit = 20  # type: ignore[misc]
     for rate in (Rate(5000, 86400), Rate(1e15), Rate(1, 1e-5), Rate(1e-5)):
         assert Rate.parse(str(rate)) == rate
     for text, short in {"10/s": "10/s", "5/2s": "5/2s", "9/60s": "9/min", "3/24h": "3/d"}.items():

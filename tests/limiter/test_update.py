@@ -55,6 +55,15 @@ async def test_update_of_several_rates_forgets_no_token() -> None:
         assert await visit(limiter) == began + expected, to
 
 
+async def test_update_of_several_rates_counts_no_token_twice() -> None:
+    limiter = RateLimiter(["5/s", "100/min"])
+    for _ in range(60):
+        await visit(limiter)
+        await asyncio.sleep(1)
+    limiter.update(rate_limit=["10/s", "100/min"])  # 59 of the last minute
+    assert max(await starts(limiter, 41)) == 64.0
+
+
 async def test_burst_and_algorithm_are_kept_and_a_rate_can_be_removed() -> None:
     limiter = RateLimiter("10/s", algorithm=algorithms.TokenBucket, burst=2)
     assert await starts(limiter, 3) == [0, 0, pytest.approx(0.1)]
@@ -183,6 +192,20 @@ async def test_known_quota_holds_for_a_faster_rate() -> None:
     permit.update_quota(5, reset_after=3.0)
     limiter.update(rate_limit="100/s")
     assert await starts(limiter, 8) == [0.0] * 5 + [3.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("bursts", "between", "last", "expected"),
+    [(2, "1/s", "10/10s", 10.0), (1, "1/2s", "6/2s", 2.0)],
+)
+async def test_tokens_sent_before_stay_spent_for_two_changes(
+    bursts: int, between: str, last: str, expected: float
+) -> None:
+    limiter = RateLimiter("5/s")
+    await starts(limiter, 5 * bursts + 1)
+    for rate in (between, last):
+        limiter.update(rate_limit=rate)
+    assert (await starts(limiter, 4))[-1] == expected
 
 
 async def test_longer_period_counts_what_was_sent_not_what_might_have_been() -> None:
@@ -356,6 +379,24 @@ async def test_failing_or_cancelled_reset_changes_nothing() -> None:
         permit.release()
         await asyncio.sleep(0.1)
         assert await remaining(limiter) < 2.01
+
+
+async def test_guard_of_a_store_in_the_process_stays_zero() -> None:
+    store = MemoryStore()
+    first, second = (RateLimiter(rate, store=store, key="k") for rate in ("5/s", "2/s"))
+    first.update(rate_limit="2/s")
+    await first.reset()
+    for limiter in (first, second):  # with the same period, so in the same record
+        await visit(limiter)
+    assert first.statistics().guard == second.statistics().guard == 0.0
+
+
+async def test_burst_above_a_given_rate_is_rejected_also_after_the_server() -> None:
+    limiter = RateLimiter("server", burst=5, concurrency_limit=1)
+    limiter.follow("3/s")
+    assert limiter.statistics().burst == 3
+    with pytest.raises(ValueError, match="burst=5"):
+        limiter.update(rate_limit="2/s")
 
 
 async def test_silent_server_is_given_up_after_an_update_of_the_slots() -> None:

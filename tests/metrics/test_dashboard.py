@@ -201,6 +201,26 @@ async def test_server_ends_though_a_page_reads_nothing(monkeypatch: pytest.Monke
         await status(url)
 
 
+async def test_server_ends_when_its_owner_is_cancelled() -> None:
+    keyed = Observed(10)
+    opened = asyncio.get_running_loop().create_future()
+
+    async def own() -> None:
+        async with serve(keyed) as url:
+            opened.set_result(url)
+            await asyncio.Event().wait()
+
+    owner = asyncio.create_task(own())
+    async with streaming(await opened) as received:
+        await received()
+        owner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await owner
+        while await received() != "end":
+            pass
+    assert keyed.observers == 0
+
+
 # ---- idle connections and unread streams -------------------------------------------------------
 
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "

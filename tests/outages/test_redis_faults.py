@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -94,10 +95,15 @@ async def test_migrated_hash_slot_keeps_its_records(cluster: Cluster) -> None:
     gc.collect()
 
 
-async def test_resending_driver_spends_once(valkey: Valkey) -> None:
+@pytest.mark.parametrize("as_made", [True, False], ids=["the client's own retries", "many retries"])
+async def test_resending_driver_spends_once(valkey: Valkey, *, as_made: bool) -> None:
     """Its own timeout is shorter than the stall, and it retries by itself."""
-    options: dict[str, Any] = {"socket_timeout": 0.05, "retry_on_error": [RedisTimeoutError]}
-    options["retry"] = Retry(ConstantBackoff(0.01), 10)
+    options: dict[str, Any] = {"socket_timeout": 0.05}
+    if as_made and signature(Redis).parameters["retry"].default is None:
+        pytest.skip("this redis-py does not retry by default: it does from 6.0 on")
+    if not as_made:
+        options["retry"] = Retry(ConstantBackoff(0.01), 10)
+        options["retry_on_error"] = [RedisTimeoutError]
     async with FaultProxy(valkey.port) as proxy, Redis(port=proxy.port, **options) as client:
         store = RedisStore(client, timeout=PATIENCE)
         await store.peek("key", WINDOW)

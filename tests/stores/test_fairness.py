@@ -126,6 +126,21 @@ def test_contention_of_idle_keys_is_forgotten() -> None:
     assert len(contention) <= 4095
 
 
+def test_key_may_be_forgotten_in_another_thread_meanwhile() -> None:
+    contention = Contention()
+    contention.note("key", now=0.0, seconds=0.01, lost=True)
+
+    class Interrupted(float):
+        """When it is compared, the other thread has its turn."""
+
+        def __gt__(self, other: float) -> bool:
+            assert contention.longest_pause("key", float(self)) == 0.0
+            return float(self) > other
+
+    assert contention.longest_pause("key", Interrupted(60.0)) == 0.0
+    assert not len(contention)
+
+
 # ---- the guard -----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.algorithms import PerResource, SlidingWindowLog
 from aiothrottle.stores import Store
 from tests.support.effort import examples
+from tests.support.failing import Client, Server
 from tests.support.virtually import now, turns, virtual, visit, visits
 from tests.support.watching import Watched, rest
 
@@ -101,3 +102,32 @@ async def test_processes_together_keep_each_limit(
     windows = [(name, SlidingWindowLog(rate)) for name, rate in rates.items()]
     assert (await store.peek("k", PerResource(*windows))).retry_after == 0
     assert await remaining(limiters[0]) == {"requests": requests, "tokens": 100}
+
+
+@pytest.mark.parametrize(
+    ("choice", "granted", "waiting"), [("local", 4, 4), ("open", 12, 0), ("closed", 0, 8)]
+)
+async def test_fallback_serves_during_an_outage(choice: str, granted: int, waiting: int) -> None:
+    server = Server()
+    rates = {"requests": "20/min", "tokens": "100/min"}
+    share = 0.5 if choice == "local" else None
+    one, other = (
+        limiter_on(Client(server), rates, on_store_error=choice, local_share=share)
+        for _ in range(2)
+    )
+    await asyncio.gather(visit(one, {"tokens": 10}), visit(other, {"tokens": 10}))
+    await asyncio.sleep(1.5)
+    server.mode = "refuses"
+    tasks = visits(one, granted + waiting, {"tokens": 10})
+    await asyncio.sleep(0.4)
+    # Half of the 80 tokens that are left is for this process alone.
+    assert sum(task.done() for task in tasks) == granted
+    server.mode = "up"
+    await asyncio.gather(*tasks)
+    assert now() < 10
+    await asyncio.sleep(10)
+    assert await remaining(other) == {"requests": 18 - len(tasks), "tokens": 0}
+    await asyncio.sleep(120)
+    assert await remaining(one) == await remaining(other) == {"requests": 20, "tokens": 100}
+    await one.aclose()
+    await other.aclose()

@@ -418,6 +418,20 @@ async def test_methods_join_a_transaction(request: pytest.FixtureRequest, kind: 
         assert (await store.peek("key", window)).remaining == 2.0
 
 
+async def test_failed_transaction_spends_nothing(client: Any) -> None:
+    store = RedisStore(client)
+    async with client.pipeline() as pipe:
+        await pipe.watch("mine")
+        pipe.multi()
+        store.pipeline(pipe).reserve("key", HOURLY, [1])
+        await client.set("mine", "changed")
+        with pytest.raises(Exception, match="Watched variable changed"):
+            await pipe.execute()
+        with pytest.raises(TypeError, match="algorithms of this package"):
+            store.pipeline(pipe).peek("key", AllOf(AllOf(HOURLY)))
+    assert (await store.peek("key", HOURLY)).remaining == 10.0
+
+
 async def test_lost_script_is_resent_and_closed_client_reconnects(client: Any) -> None:
     store = RedisStore(client)
     for remaining in (9.0, 8.0):

@@ -13,6 +13,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -55,6 +56,10 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
+def allow(path: Path, mode: int) -> None:
+    path.chmod(mode)
+
+
 def rows(path: Path) -> list[Any]:
     with closing(sqlite3.connect(path)) as other:
         return other.execute("SELECT * FROM aiothrottle").fetchall()
@@ -83,6 +88,19 @@ async def test_record_without_spent_tokens_is_deleted(store: SQLiteStore, path: 
     (instant,) = (await store.reserve("key", TokenBucket("1/s"), [1])).instants
     await store.refund("key", TokenBucket("1/s"), 1, instant)
     assert rows(path) == []
+
+
+async def test_log_of_changes_shrinks_after_a_long_read(store: SQLiteStore, path: Path) -> None:
+    many, log = SlidingWindowLog("20000/h"), Path(f"{path}-wal")
+    await store.reserve("key", many, [1] * 10_000)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM aiothrottle").fetchall()
+        while log.stat().st_size < 5_000_000:  # noqa: ASYNC240 - it is short
+            await store.record("key", many)
+    for _ in range(20):
+        await store.record("key", many)
+    assert log.stat().st_size <= 4_000_000  # noqa: ASYNC240
 
 
 async def test_relative_path_is_that_of_the_first_folder(
@@ -203,6 +221,23 @@ async def test_wrong_file_is_an_outage_with_its_reason(
     await store.aclose()
 
 
+READ_ONLY = """
+import asyncio, os, sys
+import urllib.parse  # for `Path.as_uri`: later the standard library may not be readable
+from aiothrottle import SlidingWindowLog
+from aiothrottle.stores import SQLiteStore
+
+async def main(path):
+    store = SQLiteStore(path)
+    if os.geteuid() == 0:  # root may write anything
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        await store.record("key", SlidingWindowLog(1))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
 BEGIN = """
 import asyncio, resource, sys
 from aiothrottle import SlidingWindowLog, StoreUnavailable
@@ -223,9 +258,10 @@ RECORD = """
     print(f"{before.remaining:g} {1000 - (await store.peek('key', hourly)).remaining:g}")
 """
 
-
 FULL = """
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    await store.record("first", hourly)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
     taken = 0
     try:
         while True:
@@ -233,6 +269,11 @@ FULL = """
     except StoreUnavailable as error:
         print(error)
     assert (await store.peek("key", hourly)).remaining == 1000 - taken
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    await store.record("key", hourly)
+    assert (await store.peek("key", hourly)).remaining == 1000 - taken - 1
+    assert (await store.peek("first", hourly)).remaining == 999
+    print("as before")
 """
 
 
@@ -246,11 +287,28 @@ async def output_of(program: str, path: Path) -> str:
     return (await process.communicate())[0].decode()
 
 
+async def test_file_without_write_permission_is_an_outage() -> None:
+    """Outside of the folders of the tests, which are only for their user."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "limits.db")
+        sqlite3.connect(path).close()
+        allow(path, 0o444)
+        allow(path.parent, 0o777)
+        file = await output_of(READ_ONLY, path)
+        allow(path.parent, 0o555)
+        both = await output_of(READ_ONLY, path)
+        allow(path.parent, 0o755)
+    of_store = f"StoreUnavailable SQLite {path}: "
+    assert file == f"{of_store}attempt to write a readonly database (key 'key')\n"
+    assert both == f"{of_store}{folder} is no folder in which this process may write (key 'key')\n"
+
+
 async def test_full_disk_is_an_outage_that_spends_nothing(path: Path) -> None:
-    output = await output_of(FULL, path)
-    assert output.startswith(f"SQLite {path}: ")
-    assert output.endswith("(key 'key')\n")
-    assert "full" in output or "disk I/O error" in output
+    first, *rest = (await output_of(FULL, path)).splitlines()
+    assert first.startswith(f"SQLite {path}: ")
+    assert first.endswith("(key 'key')")
+    assert "full" in first or "disk I/O error" in first
+    assert rest == ["as before"]
 
 
 # ---- locks ---------------------------------------------------------------------------------------
@@ -387,3 +445,16 @@ async def test_cancelled_wait_for_a_lock_ends_at_once(store: SQLiteStore, path: 
         closing_down.cancel()
     await many(store, 3)
     assert await spent(store) in {4, 5}  # it is not known whether the call was executed
+
+
+async def test_file_that_was_away_is_used_again(tmp_path: Path) -> None:
+    folder, away = tmp_path / "disk", tmp_path / "away"
+    folder.mkdir()
+    store = SQLiteStore(folder / "limits.db")
+    await store.record("key", HOURLY)
+    folder.rename(away)
+    with pytest.raises(StoreUnavailable):
+        await store.record("key", HOURLY)
+    away.rename(folder)
+    assert await spent(store) == 1
+    await store.aclose()

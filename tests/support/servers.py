@@ -291,6 +291,8 @@ class FaultProxy:
         self.upstream = upstream
         self.ssl = ssl  # the proxy ends TLS
         self.port = 0
+        #: Set while a reply is on its way, before the delay.
+        self.replying = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -348,6 +350,8 @@ class FaultProxy:
                 if self.mode == "blackhole" or (self.mode == "drop reply" and is_reply):
                     self.dropped += is_reply
                     continue
+                if is_reply:
+                    self.replying.set()
                 await asyncio.sleep(self.delay)
                 if self.mode == "reset":
                     break
