@@ -197,8 +197,9 @@ def _expire(response: weakref.ref[ClientResponse]) -> None:
 
 def _cancel(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the timer of a response, unless it was collected as garbage in another thread."""
-    if asyncio.get_running_loop() is loop:  # where none runs it raises, which aiohttp suppresses
-        timer.cancel()
+    with suppress(RuntimeError):
+        if asyncio.get_running_loop() is loop:
+            timer.cancel()
 
 
 # ---- what reads a body along with the caller -----------------------------------------------------
