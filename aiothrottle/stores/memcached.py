@@ -28,6 +28,8 @@ __all__ = ["MemcachedStore"]
 
 # More seconds than this memcached takes for a time since 1970.
 _MONTH = 30 * 86400
+# The last such time that it can keep: it takes later ones for the past.
+_LATEST = 2**31 - 1
 # The most calls under way at a time: by default a client has as many connections to a node, and of
 # the calls that wait for one it serves the last first.
 _CALLS = 2
@@ -92,6 +94,8 @@ class MemcachedStore(SwapStore):
         expires = math.ceil(seconds) + 1
         if expires > _MONTH:
             expires += int(time.time())
+        if expires > _LATEST:
+            expires = 0  # never
         name = self._name(key)
         if mark is None:
             put = partial(self._client.add, name, data or b"", exptime=expires)

@@ -48,9 +48,10 @@ async def test_record_that_went_away_meanwhile_is_not_swapped(client: "Client") 
 
 async def test_record_lasts_its_time(client: "Client", monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemcachedStore(client, "own")
-    weeks = SlidingWindowLog("10/8w")
-    await store.reserve("weeks", weeks, [1])
-    assert (await store.peek("weeks", weeks)).remaining == 9.0
+    weeks, decades = SlidingWindowLog("10/8w"), SlidingWindowLog("10/9000d")
+    for window in (weeks, decades):
+        await store.reserve(repr(window), window, [1])
+        assert (await store.peek(repr(window), window)).remaining == 9.0
     expires: list[int] = []
 
     async def add(*_: bytes, exptime: int) -> None:
