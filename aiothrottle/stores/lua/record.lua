@@ -62,7 +62,6 @@ local algorithm_numbers = unpacked(ARGV[2], SEAL)
 -- How many resources a cost has, one behind the other: then it is a list here, else a number.
 local resources = algorithm_numbers[1] - 1
 local width = max(resources, 1)
-local all_of = algorithm_numbers[1] > 0
 local seen, ahead, last, now, changed
 local algorithms, windows, logs
 
@@ -156,7 +155,7 @@ end
 local function delay(now, cost)
   if #algorithms == 1 then return algorithms[1].delay(now, cost) end
   local wait = greatest('delay', now, cost)
-  while all_of and 0 < wait and wait < huge do
+  while 0 < wait and wait < huge do
     local more = greatest('delay', now + wait, cost)
     if more <= 0 then break end
     wait = max(wait + more, wait + ulp(abs(now) + wait))
@@ -256,7 +255,6 @@ if not sound then
   if problem == OTHER then return OTHER end
   if problem ~= DAMAGED then error(problem, 0) end
   open()
-  call('DEL', KEYS[1], unpack(logs))
   see()
   for _, algorithm in ipairs(algorithms) do algorithm.take(now, algorithm.most) end
   last = now
