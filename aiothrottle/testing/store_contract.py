@@ -116,6 +116,10 @@ DECISIONS: list[tuple[Algorithm[Any], str, str]] = [
     (SlidingWindowLog("1000/s"), "a long queue is one call", """
         take 1*10000 within 8.5 -> 0*1000 1*1000 2*1000 3*1000 4*1000 5*1000 6*1000 7*1000 8*1000
         peek 1 -> wait 9"""),
+    (SlidingWindowLog("100/s"), "each of many costs is waited for", """
+        take 0.5*70 -> 0*70; later 0.5; take 0.5*130 -> 0*130; peek 35.3 -> wait 1"""),
+    (SlidingWindowLog("1000/s"), "all that has expired is free", """
+        take 1*600 -> 0*600; later 0.5; take 1 -> 0; later 0.5; take 1 -> 0 left 998"""),
     (SlidingWindowLog("100/min"), "a lower limit can use the same record", """
         take 1*4 -> 0*4; later 2; take 1*4 -> 0*4; later 2; take 1*4 -> 0*4; later 2
         peek 1 -> left 88; peek 1 by 12/min -> wait 54 left 0
@@ -128,6 +132,8 @@ DECISIONS: list[tuple[Algorithm[Any], str, str]] = [
     (FixedWindow("2/s"), "a refund keeps the present period", """
         phase 0.25; take 1*3 within 1 -> 0*2 0.75; refund 1 of 2; take 1 ->; later 0.8
         take 1*3 -> 0*2"""),
+    (FixedWindow("5/s"), "refunds of all leave nothing", """
+        take 0.1 0.2 -> 0*2; refund 0.1 of 0; refund 0.2 of 1; peek 1 -> left 5 reset 0"""),
     (TokenBucket("4/s", burst=1), "tokens within the longest reservation are reserved", """
         take 1*9 within 1.1 -> 0 0.25 0.5 0.75 1 wait 1.25 left 0; later 0.5
         take 1*9 within 1.1 -> 0.75 1"""),
@@ -146,6 +152,8 @@ DECISIONS: list[tuple[Algorithm[Any], str, str]] = [
         take 1 within 6 -> wait 9; take 1*2 within 6 -> wait 10; take 1 within 6 -> wait 10"""),
     (WaitUntil(1, 5, 10), "a request that does not wait does not accumulate", """
         take 1 -> 0; take 1 -> wait 1; peek 1 -> wait 1"""),
+    (WaitUntil(1, 5, 10), "a refund before a recorded request frees nothing", """
+        take 1 -> 0; later 0.25; record 1; refund 1 of 0; peek 1 -> wait 1.75"""),
     (WaitUntil(1, 5, 10), *_BEHIND),
     (WaitUntil(1, 5, 10), *_LAST),
     (TokenBucket("1/s", burst=1), *_BEHIND),

@@ -120,6 +120,7 @@ def test_all_of_combines_the_rejections_of_its_parts() -> None:
     assert both.max_wait == pytest.approx(5)
     assert cost_of_reject(both, both.start(), 0.0, 2) == 2
     assert cost_of_reject(both, both.start(), 0.0, 20) == 10  # nobody is ahead
+    assert cost_of_reject(both, both.start(), 0.0, 20, ahead=4) == 6
     one = AllOf(SlidingWindowLog("10/s"))
     assert one.max_wait == math.inf
     assert cost_of_reject(one, one.start(), 0.0, 2) == 0.0

@@ -13,7 +13,7 @@ from aiothrottle import (
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.algorithms import FixedWindow, SlidingWindowLog, TokenBucket, WaitUntil
+from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import greatest_count
@@ -312,8 +312,9 @@ async def test_late_record_expires_with_its_period() -> None:
         {"algorithm": TokenBucket("10/10s")},
         {"rate": ["10/10s", "100/10s"], "algorithm": TokenBucket},
         {"rate": {"requests": "10/10s"}, "algorithm": TokenBucket},
+        {"algorithm": AllOf(SlidingWindowLog("100/10s"), TokenBucket("10/10s"))},
     ],
-    ids=["one", "several", "resources"],
+    ids=["one", "several", "resources", "with a window"],
 )
 async def test_late_record_in_a_bucket_is_not_refunded(rate: dict[str, Any]) -> None:
     server, limiter = process("local", **({"rate": None} | rate), guard=0.0)
@@ -377,6 +378,8 @@ async def test_reset_forgets_what_the_share_has_spent() -> None:
     await limiter.reset()
     await fall(limiter, server)
     assert all([await limiter.try_acquire() for _ in range(5)])
+    limiter.update(rate_limit="6/min")
+    assert [bool(await limiter.try_acquire()) for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("limits", [KINDS["tokens"], KINDS["slots"]], ids=["tokens", "slots"])

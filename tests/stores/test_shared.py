@@ -351,6 +351,9 @@ async def test_update_changes_the_calls_and_keeps_the_record() -> None:
     with pytest.raises(ValueError, match="make a limiter with another key"):
         limiter.update(rate_limit=["1/10s", "5/min"])
     assert await visit(limiter) == 11.0
+    assert limiter.statistics().utilisation == 1.0
+    await asyncio.sleep(10.0)
+    assert limiter.statistics().utilisation == 0.0
 
 
 async def test_order_of_the_rates_makes_no_difference() -> None:

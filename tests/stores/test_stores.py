@@ -243,6 +243,13 @@ async def test_next_owner_is_notified(
         assert not for_cid.is_set()
         await bob.claim()  # it wants none any more
         await for_cid.wait()
+        ann.limit = bob.limit = cid.limit = 2
+        for owner, wanted in ((cid, 0), (ann, 2), (bob, 1), (cid, 1)):
+            await owner.claim(wanted)
+        for_bob.clear()
+        for_cid.clear()
+        await ann.claim(released=2)  # both are free for others
+        await asyncio.gather(for_bob.wait(), for_cid.wait())
         here.unlisten("bob")
         there.unlisten("cid")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiothrottle import SlidingWindowLog
+from aiothrottle.stores import Claim
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.servers import Process, connect_memcached
 
@@ -36,6 +37,11 @@ async def test_machine_with_a_slow_clock_mints_nothing(client: "Client") -> None
         ahead.advance(0.05)
         behind.advance(0.05)
     assert 20 <= granted <= 30
+    assert (await stores[0].claim("key", Claim("ann", 1, 0, 1, 30.0, 1))).granted == 1
+    for number in range(40):
+        for owner, store in zip(("bob", "cid"), stores, strict=True):
+            answer = await store.claim("key", Claim(owner, 1, 0, 1, 30.0, number))
+            assert not answer.granted, "the lease has not expired"
 
 
 async def test_record_that_went_away_meanwhile_is_not_swapped(client: "Client") -> None:

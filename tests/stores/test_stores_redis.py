@@ -213,15 +213,16 @@ async def test_record_expires_when_it_may_be_forgotten(client: Any) -> None:
         for name in names:
             is_reply = b"#" in name.partition(b"}")[2]  # kept for a resent call
             longest = 5000 if is_reply else answer.reset_after * 1000 + 2
-            assert 0 < await client.pttl(name) <= longest, algorithm
+            assert max(0, longest - 3000) < await client.pttl(name) <= longest, algorithm
         await client.flushall()
+    await store.record("never", TokenBucket("1/90d"), 1e12)  # the server knows no such time
     own = AllOf(AllOf(HOURLY))
     (instant,) = (await store.reserve("own", own, [1])).instants
     await store.refund("own", own, 1, instant)
     assert not await client.exists("{expiry:own}"), "nothing of it is spent"
     for owner, lease in (("ann", 30.0), ("bob", 1.0)):
         await store.claim("slots", Claim(owner, 2, 1, 0, lease, 1))
-    assert await client.pttl("{expiry:slots}:slots") > 2000, "the longest lease counts"
+    assert await client.pttl("{expiry:slots}:slots") > 25_000, "the longest lease counts"
 
 
 async def test_clock_of_the_server_counts_to_the_microsecond(client: Any) -> None:
