@@ -933,11 +933,13 @@ class Engine:
         self.observers.reject("timeout")
         by = self.limiting(waiter)
         title = None if by is self else by.observers.title
+        has_slot = self.semaphore.free > 0
+        troubles = (caller.trouble(wait, has_slot=has_slot) for caller in self.callers)
         return ThrottleTimeout(
-            wait,
+            wait or by.pause.closed_for(by.bucket.now()),  # until the trial is over
             timeout=timeout,
             limited_by=title,
-            store_error=next(filter(None, (it.trouble(wait) for it in self.callers)), ""),
+            store_error=next(filter(None, troubles), ""),
             **self.observers.label,
         )
 

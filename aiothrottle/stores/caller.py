@@ -107,15 +107,17 @@ class Caller:
         # The calls of `ask`.
         self._calls: set[asyncio.Task[Any]] = set()
 
-    def trouble(self, wait: float) -> str:
+    def trouble(self, wait: float, *, has_slot: bool) -> str:
         """Return why a request waits for the store, and not for the limit; "" if it does not.
 
         Args:
             wait: Seconds that it waits for the limit, as far as is known.
+            has_slot: Whether a slot is free, so that it waits for nothing else.
         """
         loop = self._loop
-        is_late = not wait and loop is not None and loop.time() - self._since > _LATE
-        return self.part.outage.trouble(is_calling=is_late)
+        is_late = loop is not None and loop.time() - self._since > _LATE
+        is_calling = self._task is not None and not wait and (has_slot or is_late)
+        return self.part.outage.trouble(is_calling=is_calling)
 
     def is_idle(self, now: float) -> bool:
         """Return whether no call is under way, and none may follow."""

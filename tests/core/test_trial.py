@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency
+from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency, ThrottleTimeout
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.support.virtually import counts, now, turns, virtual, visits
@@ -353,13 +353,15 @@ async def test_fast_path_is_closed_until_the_trial_is_over() -> None:
 @pytest.mark.parametrize("status", [200, 500])
 @virtual
 async def test_child_goes_ahead_for_its_parent(status: int) -> None:
-    parent = RateLimiter(1000)
+    parent = RateLimiter(1000, name="account")
     children = [RateLimiter(1000, parent=parent) for _ in range(3)]
     await throttle(parent)
     senders = [Senders(each, 2) for each in children]
     await asyncio.sleep(SOON)
     [trial] = [each for each in senders if each.permits]
     assert len(trial.permits) == 1
+    with pytest.raises(ThrottleTimeout, match=r"retry after .* s, limited by 'account'"):
+        await children[0].acquire(timeout=1)
     trial.tasks[0].cancel()
     assert sum([await each.sent() for each in senders]) == 2  # another one, of any child
     [second] = [it for each in senders for it in each.permits if it is not trial.permits[0]]
