@@ -439,8 +439,8 @@ class RateLimiter:
 
         Waiters are granted as the fresh limit allows. Requests in flight keep their slots, and a
         pause, the quota that the server reported and learned rates stay. A parent keeps its tokens.
-        With a `store` the record is deleted there, so it holds for all processes; tokens that other
-        processes have reserved may still be used.
+        With a `store` the record is deleted there, so it holds for all processes, whose waiters
+        notice it within a minute; tokens that they have reserved may still be used.
 
         Raises:
             StoreUnavailable: The store does not answer; nothing is changed.

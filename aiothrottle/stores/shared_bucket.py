@@ -65,6 +65,8 @@ _PATIENCE = 0.02
 # Where tokens come back at any time, rejected waiters ask again after half of the time that is
 # reserved ahead, and up to that part of their wait: at random, so each process gets its part.
 _AGAIN = 0.1
+# Seconds for which a rejection counts: another process may have deleted the record since.
+_VALID = 60.0
 # The last calls, of which the shortest counts.
 _CALLS = 8
 # Seconds. A shorter round trip needs no care: the tokens of one call last for several. It is
@@ -269,7 +271,7 @@ class SharedBucket:
         """Seconds until tokens that are not reserved may be there, as far as it is known."""
         ready = self.reserved.ready
         wait = until(ready[-1].at, now) if ready else 0.0
-        if ahead or covers(cost, self._rejected_cost):
+        if now < self._valid_until and (ahead or covers(cost, self._rejected_cost)):
             wait = max(wait, until(self._rejected_until, now))
         return max(wait, self._bucket.quota_delay(now, cost))
 
@@ -362,6 +364,7 @@ class SharedBucket:
         """Forget what the store, or its fallback, has rejected, and learn the prefetch anew."""
         # A call for such a cost, or a greater one, is of no use before `_ask_at`.
         self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
+        self._valid_until = -math.inf
         self._prefetch.reset()
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
@@ -543,11 +546,14 @@ class SharedBucket:
         if taken < missing:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
+            valid = math.inf if self.outage.is_down else _VALID
+            self._valid_until = now + valid
             # The return of the store voids this, see `ask_again`.
             wait = self.store.retry_in(costs[taken], answer.retry_after, self._ahead())
             if self.reserved.settles:  # here, and so in the other processes
                 soonest = self.batching.ahead_of_refunds / 2.0
                 wait = min(wait, soonest + random.uniform(0.5, 1.0) * _AGAIN * wait)
+            wait = min(wait, random.uniform(0.5, 1.0) * valid)
             self._ask_at = now + max(SHORTEST_BREAK, wait)
         self.reserved.hold(now, costs[:taken], answer.instants, answer.now)
 

@@ -334,6 +334,21 @@ async def test_wait_that_the_store_tells_rejects_those_that_cannot_wait_so_long(
     assert (limiter.statistics().rejected, now() < 12) == (3, True)
 
 
+async def test_reset_by_another_process_is_noticed_within_a_minute() -> None:
+    store = MemoryStore(clock=now)
+    limiter, other = (RateLimiter("1/d", store=store, key="k") for _ in range(2))
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1)
+    await asyncio.sleep(1000)
+    await other.reset()
+    assert 1000 < await waiting < 1060
+    with pytest.raises(ThrottleTimeout, match="23 h"):
+        await visit(limiter, timeout=5)
+    await other.reset()
+    await asyncio.sleep(60)
+    await visit(limiter, timeout=5)
+
+
 async def test_update_changes_the_calls_and_keeps_the_record() -> None:
     _, limiter = watched("1/10s", max_reservation=0)
     await visit(limiter)
