@@ -324,7 +324,7 @@ class Feedback:
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
-            if self.evidence and self.evidence.is_chance(now, sent_at, of_all):
+            if self.evidence and self.evidence.is_chance(now, sent_at, before, of_all):
                 self.rate = None
                 changes = (Change("rate", math.inf, before),)
             else:

@@ -14,10 +14,9 @@ search does not go beyond it, and ends when the known rate has proved to be righ
 
 Some servers answer some requests with a 429 by chance, whatever the rate. A limit shows itself: it
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
-a sign there is no rate. With one, the search closes in on the limit: from event to event it gets
-more tokens. If it often gets fewer, it was chance after all. An event that follows soon on another
-one says nothing about that: a full window throttles several times. But if less is admitted in a
-second as the rate falls, that is chance: a limit would admit as much as before. Once several events
+a sign there is no rate. With one, the search closes in on the limit, and is throttled near it. If
+that happens again and again far below what was admitted on average before, it was chance after all;
+but a server that stays closed after its 429s has a limit, which others use too. Once several events
 in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a fifth
 of the requests is throttled, there seems to be a limit after all. Each time that takes more 429s.
 
@@ -31,7 +30,6 @@ only after an event, and only to the number that was in flight then and was not 
 """
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 
 from aiothrottle.adaptive.rate import LONG_CLOSED, AdaptiveRate, RateState
@@ -160,14 +158,12 @@ _BY_CHANCE, _FEW, _IN_FLIGHT = 4.0, 1 / 4, 4
 # From then on so many 429s for each admitted token, a fifth of the requests, may be chance; so many
 # more are a limit after all. With fewer, one in ten by chance would look like a limit too soon.
 _CHANCE, _TOO_MANY = 0.25, 10.0
-# Events after so many tokens tell a limit from chance: each with fewer tokens than the one before
-# counts, and of those before that part. Nearly three in a row are enough; one more, each time that
-# there were signs of a limit again. After that many tokens it is a limit: a probe has found it.
-_ENOUGH, _PAST, _MOST_FEWER, _PLENTY = 10.0, 0.8, 2.4, 80.0
-# A limit admits as many tokens in a second as before while the rate falls to it. So it is chance if
-# that many fall too: to that part in the last so many events, beside the first ones, of so many
-# with few tokens before them. An event after more tokens counts as so many against it.
-_FALLEN, _EACH, _OF, _FEW_TOKENS, _AGAINST = 1 / 3, 4, 20, 30.0, 2
+# A limit does not throttle rates far below the best average of the search, of so many tokens or
+# more. So each event counts by how many octaves its rate lies below that, one at the most. If the
+# server is still closed, that counts one less: it does throttle. With so many in all it is chance;
+# with as many more each time that there were signs of a limit again. After that many tokens before
+# an event it is a limit: a probe has found it.
+_ENOUGH, _MOST_OCTAVES, _PLENTY = 10.0, 5.0, 80.0
 
 
 def decided_by(now: float, age: float) -> float:
@@ -219,17 +215,17 @@ class Evidence:
     has_sign: bool = False
     signs: int = 0
     needed: int = 1
-    #: How often in a row the same number of tokens was admitted, and how often fewer.
+    #: How often in a row the same number of tokens was admitted.
     same: int = 0
-    fewer: float = 0.0
     #: The requests in flight at the last event, how many events in a row look like chance, and the
     #: 429s beyond those that chance explains.
     in_flight: int = 0
     by_chance: float = 0.0
     excess: float = 0.0
-    #: The events of the search that had few tokens before them: when, and the tokens until then.
-    scarce: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_OF))
-    tokens: float = 0.0
+    #: The best average of the search, in tokens per second, and by how many octaves in all the
+    #: throttled rates were below it.
+    best: float = 0.0
+    octaves: float = 0.0
     #: How often those were too many: each time it takes more of them to doubt chance.
     doubts: int = 0
     #: What it admits at once, where it limits that instead.
@@ -355,53 +351,39 @@ class Evidence:
     def _search(self, of_all: float) -> AdaptiveRate:
         """Return the search from the known average on, or from a part of the rate for all."""
         self.slots, self.by_chance = LearnedSlots(self.slots.most), 0.0
-        self.scarce.clear()
+        self.best = self.octaves = 0.0
         slowest = min(_SLOWEST, self.fastest)
         average = self.rate if self.rate < math.inf else 0.0
         initial = min(max(average, _SHARE * of_all, slowest), self.fastest)
         return AdaptiveRate(initial, slowest, self.fastest)
 
-    def is_chance(self, now: float, sent_at: float, of_all: float = 0.0) -> bool:
+    def is_chance(self, now: float, sent_at: float, rate: float, of_all: float = 0.0) -> bool:
         """Record a 429 of the search; return whether the rate is to be given up.
 
         Args:
             now: When it arrived.
             sent_at: When its request was sent.
+            rate: The rate of the search, in tokens per second.
             of_all: Tokens per second for all clients, if others use them: these take what this
                 one does not get, and that is no chance.
         """
         if sent_at <= self.since:
             return False
-        before, admitted = self.before, self.admitted
-        is_soon = 0 < admitted < _ENOUGH or now - self.closed_at < 0.5 * self.closed_for
+        average = self.admitted / (now - self.closed_at)
+        if not self.admitted:
+            self.octaves = max(0.0, self.octaves - 1.0)
+        elif self.admitted >= _PLENTY:
+            self.best, self.octaves = average, 0.0
+        elif not of_all:
+            if self.admitted >= _ENOUGH:
+                self.best = max(self.best, average)
+            self.octaves += min(1.0, math.log2(max(self.best, rate) / rate))
         self._begin(now)
-        if is_soon:
-            self.before = before  # due to the same as the event before
-        elif before >= _ENOUGH and admitted and not of_all:
-            has_fewer = admitted < _SAME * before
-            self.fewer = 0.0 if admitted >= _PLENTY else _PAST * self.fewer + has_fewer
-        falls_in_vain = self._falls_in_vain(now, admitted) and not of_all
-        if self.fewer <= _MOST_FEWER + max(0, self.needed - 1) and not falls_in_vain:
+        if self.octaves <= _MOST_OCTAVES * max(1, self.needed):
             return False
-        self.rate, self.fewer, self.signs, self.has_sign = math.inf, 0.0, 0, False
+        self.rate, self.signs, self.has_sign = math.inf, 0, False
         self.needed += 1
         return True
-
-    def _falls_in_vain(self, now: float, admitted: float) -> bool:
-        """Record an event of the search; return whether what is admitted falls with the rate."""
-        scarce = self.scarce
-        self.tokens += admitted
-        if admitted >= _FEW_TOKENS:
-            for _ in range(min(_AGAINST, len(scarce))):
-                scarce.pop()
-        elif admitted:
-            scarce.append((now, self.tokens))
-        if not admitted or len(scarce) < 2 * _EACH:
-            return False
-        (begin, at_first), (after, some) = scarce[0], scarce[_EACH - 1]
-        (before, more), (end, at_last) = scarce[-_EACH], scarce[-1]
-        speed, last_speed = (some - at_first) / (after - begin), (at_last - more) / (end - before)
-        return last_speed <= _FALLEN * speed
 
     def kept_for(self, search: RateState) -> float:
         """Return for how many seconds without a 429 a rate is kept."""

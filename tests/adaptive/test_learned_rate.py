@@ -493,37 +493,44 @@ def test_rate_is_kept_on_another_clock() -> None:
     assert not evidence.has_room(RateState(20.0), 1e6)
 
 
-def test_fewer_tokens_from_event_to_event_are_chance() -> None:
+def searching() -> Evidence:
     evidence = evidence_of_a_rate()
     event(evidence, 0.0, throttled=8, admitted=20)
-    assert event(evidence, 1.0, throttled=8, admitted=90)
-    verdicts = list[bool]()
-    for at, admitted in enumerate((80, 60, 40, 20), start=2):
-        for _ in range(admitted):
+    assert event(evidence, 1.0, throttled=8, admitted=90) == 45.0
+    return evidence
+
+
+def verdicts(
+    evidence: Evidence, admitted: list[int], rate: float, *, since: int = 2, of_all: float = 0.0
+) -> list[bool]:
+    """Let the server throttle that rate after so many tokens, once in a second."""
+    found = list[bool]()
+    for at, tokens in enumerate(admitted, since):
+        for _ in range(tokens):
             evidence.succeeded(at - 0.5, 1.0)
-        verdicts.append(evidence.is_chance(at, at - 0.1))
-    assert verdicts == [False, False, False, True]
-    # From now on it takes two such events.
+        found.append(evidence.is_chance(at, at - 0.1, rate, of_all))
+    return found
+
+
+def test_throttling_far_below_the_best_average_is_chance() -> None:
+    evidence = searching()
+    assert verdicts(evidence, [40, 20, 20, 20, 20, 20], rate=20.0) == [False] * 5 + [True]
+    # From now on it takes two events with signs to begin, and twice as many to give up.
     assert event(evidence, 10.0, throttled=8, admitted=50) is None
     assert event(evidence, 11.0, throttled=8, admitted=50) == 25.0
+    assert verdicts(evidence, [40] + [20] * 10, 20.0, since=12) == [False] * 10 + [True]
 
 
-def test_429s_soon_after_another_one_are_no_chance() -> None:
-    evidence = evidence_of_a_rate()
-    event(evidence, 0.0, throttled=8, admitted=20)
-    assert event(evidence, 1.0, throttled=8, admitted=90)
-    for at, admitted in enumerate((60, 5, 61, 4, 62, 3, 63, 2, 64, 1), start=2):
-        for _ in range(admitted):
-            evidence.succeeded(at - 0.5, 1.0)
-        assert not evidence.is_chance(at, at - 0.1)
+def test_throttling_near_the_best_average_is_no_chance() -> None:
+    assert not any(verdicts(searching(), [40, 3, 30, 2, 20] * 4, rate=40.0))
 
 
-def test_fewer_tokens_are_no_chance_if_others_use_the_limit() -> None:
-    evidence = evidence_of_a_rate()
-    event(evidence, 0.0, throttled=8, admitted=20)
-    assert event(evidence, 1.0, throttled=8, admitted=90)
-    for at, admitted in enumerate((80, 60, 40, 20, 10, 5), start=2):
-        for _ in range(admitted):
-            evidence.succeeded(at - 0.5, 1.0)
-        assert not evidence.is_chance(at, at - 0.1, of_all=20.0 * (at < 7))
+def test_probe_and_closed_server_are_no_chance() -> None:
+    assert not any(verdicts(searching(), [40, 20, 20, 20, 90] * 4, rate=20.0))
+    assert not any(verdicts(searching(), [40] + [20, 0] * 20, rate=20.0))
+
+
+def test_throttling_far_below_is_no_chance_if_others_use_the_limit() -> None:
+    evidence = searching()
+    assert not any(verdicts(evidence, [40] + [20] * 20, rate=20.0, of_all=40.0))
     assert evidence.needed == 1
