@@ -256,8 +256,8 @@ def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
     """Return the error of a key that two algorithms use."""
     return ValueError(
         f"the record of {key!r} is not one of {algorithm!r}: another algorithm has written it, or "
-        "the same with windows of another period; give each a key of its own, or call "
-        "`await limiter.reset()` once"
+        "one with more or fewer rates, or windows of another period; give each a key of its own, "
+        "or call `await limiter.reset()` once"
     )
 
 
