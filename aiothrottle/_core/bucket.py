@@ -404,6 +404,7 @@ class LocalBucket:
             state.limit = each.limit
             # Counted from the earliest instant at which the server may have answered.
             state.resets_from = sent_at + each.reset_after - each.error
+            state.shortest = max(state.shortest, each.reset_after - each.error)
             binds = self._binds(now, each.resource, each.remaining, state, refill)
             quota.update(
                 state,
@@ -433,7 +434,11 @@ class LocalBucket:
         if refill:
             # A reset that is refuted holds nothing back, where there is another limit.
             return state.witness.is_faster or not state.witness.refill or not is_limited
-        return not is_limited or self._exceeds(now, resource, remaining, state.resets_from - now)
+        if not is_limited or self._exceeds(now, resource, remaining, state.resets_from - now):
+            return True
+        # Behind the earliest reset it binds only a rate that exceeds whole quotas too: any other
+        # would stall at each reset that the server rounds.
+        return state.limit < math.inf and self._exceeds(now, resource, state.limit, state.shortest)
 
     def bind_quotas(self) -> None:
         """Keep to the quotas that the own algorithm may exceed by now, until their next reports."""

@@ -188,7 +188,8 @@ class Witness:
 class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
-    `resets_from` is the earliest that the reset may be, as servers round it.
+    `resets_from` is the earliest that the reset may be, as servers round it, and `shortest` are the
+    seconds that the window has at least.
     `next_at` is when the next token can be taken, where they are spread evenly: always, or until
     `spread_until`. `binds` is whether the quota is kept to, or only known; `least` the lowest
     report about the window as it was, and `unanswered` the number of requests without a report.
@@ -205,6 +206,7 @@ class ServerQuotaState:
     remaining: float = math.inf
     resets_at: float = -math.inf
     resets_from: float = -math.inf
+    shortest: float = 0.0
     least: float = math.inf
     unanswered: float = 0.0
     binds: bool = True

@@ -94,6 +94,23 @@ async def test_quota_that_the_own_rate_keeps_changes_nothing() -> None:
     assert (await limiter.peek({"tokens": 900})).retry_after == pytest.approx(90)
 
 
+async def test_quota_that_the_own_rate_exceeds_holds_to_the_latest_reset() -> None:
+    headers = {"Date": "Fri, 20 Nov 2026 12:00:00 GMT", "X-RateLimit-Limit": "60"}
+    for rate, wait in (("500/s", 1.0), ("60/min", 0.0)):
+        limiter = RateLimiter(rate, guard=0.0)
+        for before, left, reset in ((0, 59, 60), (58, 1, 2)):
+            await asyncio.sleep(before)
+            permit = await limiter.acquire()
+            reported = {
+                "X-RateLimit-Remaining": f"{left}",
+                "X-RateLimit-Reset": f"{1795176000 + reset}",
+            }
+            permit.report(200, headers | reported)
+        await asyncio.sleep(1)
+        started = await visit(limiter)
+        assert await visit(limiter) - started == wait
+
+
 async def test_quota_counts_without_an_own_limit_of_requests() -> None:
     limiter = RateLimiter({"tokens": "1000/s"})
     async with limiter.throttle({"tokens": 5}) as permit:
