@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypedDict
 
+from aiothrottle._checks import check_whole, shown
 from aiothrottle.amounts import Cost
 
 __all__ = [
@@ -122,6 +123,9 @@ class WholeBody:
     __slots__ = ("_chunks", "_function", "_room")
 
     def __init__(self, function: Callable[[bytes], Cost | None], *, longest: int = 1 << 20) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be a function of a body, got {shown(function)}")
+        check_whole("longest", longest, "bytes")
         self._function = function
         self._chunks: list[bytes] = []
         self._room = longest

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias, TypedDict, Unpack
 
 from aiothrottle import events
-from aiothrottle._checks import arguments_of, check_names, shown
+from aiothrottle._checks import arguments_of, check_choice, check_names, shown
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.engine import Engine, check_thread, running_loop
 from aiothrottle._core.limits import (
@@ -368,6 +368,7 @@ class KeyedRateLimiter:
         Args:
             drain: As for `RateLimiter.aclose`.
         """
+        check_choice("drain", drain, (True, False))
         self._closed = True
         await asyncio.gather(*(engine.close(drain=drain) for engine in self._engines()))
 

@@ -491,6 +491,7 @@ class RateLimiter:
         Raises:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
+        check_choice("drain", drain, (True, False))
         await self._engine.close(drain=drain)
 
     async def __aenter__(self) -> Self:

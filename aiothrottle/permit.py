@@ -279,6 +279,7 @@ class Permit:
         """
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
+        check_choice("evenly", evenly, (True, False))
         resources = dict.fromkeys((REQUESTS, *self._engine.resources))
         if resource not in resources:
             raise ValueError(

@@ -263,6 +263,10 @@ def test_whole_body_that_is_too_long_has_no_cost() -> None:
         reader.feed(chunk)
         costs.append(reader.end(complete=True))
     assert costs == [3, 5, None]
+    with pytest.raises(TypeError, match="function must be a function of a body, got None"):
+        WholeBody(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"longest must be a whole number of bytes.* got '1m'"):
+        WholeBody(len, longest="1m")  # type: ignore[arg-type]
 
 
 @every()

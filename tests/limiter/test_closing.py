@@ -75,6 +75,14 @@ async def test_draining_serves_the_waiters_and_rejects_newcomers() -> None:
         assert await together(*waiting[: len(expected)]) == [began + at for at in expected]
 
 
+async def test_number_in_place_of_drain_closes_nothing() -> None:
+    keyed = KeyedRateLimiter()
+    for limiter in (keyed["a"], keyed):
+        with pytest.raises(ValueError, match="drain must be one of True, False, got 5"):
+            await limiter.aclose(drain=5)  # type: ignore[arg-type]
+        await visit(keyed["a"])
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_async_with_closes_the_limiter_and_is_not_for_each_request(keyed: bool) -> None:
     """Other limiters are used like this; here it would limit nothing, and silently."""

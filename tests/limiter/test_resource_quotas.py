@@ -162,6 +162,8 @@ async def test_wrong_quota_is_rejected() -> None:
     for remaining, after, name in ((-1, 1, "remaining"), (1, -1, "reset_after")):
         with pytest.raises(ValueError, match=f"{name} must be"):
             permit.update_quota(remaining, after)
+    with pytest.raises(ValueError, match="evenly must be one of True, False, got 'no'"):
+        permit.update_quota(1, 1, evenly="no")  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="not held yet: no server can have reported"):
         plain.throttle().update_quota(1, 1)
     assert limiter.statistics().quota_remaining is None
