@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
-from aiothrottle._checks import check_whole, shown
+from aiothrottle._checks import check_choice, check_whole, shown
 from aiothrottle._statuses import LEAST_ERROR, LEAST_FAILURE, TOO_MANY_REQUESTS
 from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
 from aiothrottle.llm.calls import (
@@ -162,6 +162,7 @@ def _options(
     paths: Paths, count_tokens: TokenCounter, charge: _Charge, cost_of: CostOf, *, per_model: bool
 ) -> LLMOptions:
     """Return the options of an API: its paths, how it is charged, and how its `usage` is read."""
+    check_choice("per_model", per_model, (True, False))
 
     def cost(request: Request) -> dict[str, float] | None:
         call = read_call(request, paths, count_tokens)

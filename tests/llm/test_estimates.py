@@ -198,6 +198,7 @@ def test_key_is_the_model() -> None:
         ({"count_tokens": 4}, TypeError, "count_tokens must be a function of a text, got 4"),
         ({"default_output": -1}, ValueError, "default_output must be a whole number of tokens, 0"),
         ({"most_tokens": 0}, ValueError, "most_tokens must be a whole number of tokens, 1 or mor"),
+        ({"per_model": "no"}, ValueError, "per_model must be one of True, False, got 'no'"),
         ({"most_tokens": "9"}, TypeError, "most_tokens must be .*, or None, got '9'"),
     ],
 )
