@@ -246,10 +246,10 @@ class SharedSemaphore:
         self._semaphore.add(granted.granted)
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
         self._known = (held, wanted)
+        if granted.granted or not wanted:
+            self._pause = _PAUSE
         if held or wanted:
             self._ask_at = now + self.shared.lease / 3
-            if granted.granted:
-                self._pause = _PAUSE
             if wanted:
                 self._ask_at = min(self._ask_at, now + self._patience(granted.retry_after))
         else:
@@ -339,7 +339,6 @@ class SharedSemaphore:
         self._forget_failures()  # the store counts as failing until the next answer
         self._ask_at = math.inf
         self._is_woken = False
-        self._pause = _PAUSE
         self._stop_listening()
 
     def _stop_listening(self) -> None:

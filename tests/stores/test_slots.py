@@ -14,7 +14,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns
-from tests.support.watching import Watched
+from tests.support.watching import Watched, cancel
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
@@ -77,7 +77,7 @@ async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
         for _ in range(2)
     )
     permit = await holder.acquire()
-    for _ in range(2):  # they begin anew with each grant
+    for ends in ("granted", "cancelled", "granted"):  # they begin anew each time
         await asyncio.sleep(1.0)
         begin = now()
         (waiter,) = started(limiter.acquire())
@@ -86,6 +86,9 @@ async def test_waiters_without_wake_ups_ask_in_growing_pauses() -> None:
         pauses = [later - first for first, later in pairwise(asked_at)]
         assert 0.005 <= pauses[0] <= 0.01
         assert all(0.25 <= pause <= 0.5 for pause in pauses[20:])
+        if ends == "cancelled":
+            await cancel(waiter)
+            continue
         permit.release()
         released = now()
         permit = await waiter
