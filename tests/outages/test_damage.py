@@ -249,7 +249,7 @@ async def test_redis_replaces_damaged_slots(client: Any, script: Kept) -> None:
         *([("ZADD", leases, score, bob)] for score in ("inf", "-inf", "1e300", "-1e9")),
         *([("ZADD", leases, NOW + 1e6, "foreign")], [("ZREM", leases, bob)]),
         *([("LPUSH", queue, "foreign")], [("DEL", queue)]),
-        *([("DEL", key)] for key in (leases, parts, queue)),
+        *([("DEL", *keys)] for keys in ([leases], [parts], [queue], [leases, parts])),
         *([("DEL", key), ("SET", key, "x")] for key in (leases, parts, queue)),
         *([("DEL", key), ("SADD", key, "x")] for key in (leases, parts, queue)),
     ]

@@ -77,7 +77,6 @@ local function open()
   local meta = 0
   for place = 1, 4 do if times[place] then meta = meta + 1 end end
   if fields ~= (fields > 0 and 4 or 0) + owners or meta ~= (fields > 0 and 4 or 0) then damage() end
-  if fields == 0 and waiting > 0 then damage() end
   seen = times[1] and number_of(times[1], 0, -LATEST, LATEST) or -1e300
   ahead = number_of(times[2], 0, 0, LATEST)
   taken = count_of(times[3])
