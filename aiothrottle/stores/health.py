@@ -401,7 +401,7 @@ class ProcessCounter:
         # The process is part of the name: a forked child has the same token.
         count = ProcessCount(f"{os.getpid():x}-{self._token}", _COUNTED)
         answer = await store.record(_KEY, count)
-        self.processes = max(1, int(answer.remaining))
+        self.processes = int(answer.remaining)
 
 
 @dataclass(frozen=True, slots=True)

@@ -665,7 +665,6 @@ class SharedBucket:
         self.ask_again()
         self._bucket.now()  # a request that just started has used a reservation
         self.reserved = self._bucket.own[1]
-        self.reserved.give_back()
 
     def stop(self) -> None:
         """Return all that is reserved, also what is prefetched: the engine is closed."""
