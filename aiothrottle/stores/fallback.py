@@ -269,8 +269,8 @@ class Spent:
 
     >>> spent = Spent(period=60.0)
     >>> spent.add(0.0, 5); spent.add(30.0, 2)
-    >>> spent.total(50.0), spent.pop_expired(80.0), spent.total(80.0)
-    (7.0, 5.0, 2.0)
+    >>> spent.total(50.0), spent.cap(4.0), spent.pop_expired(80.0), spent.total(80.0)
+    (7.0, 4.0, 2.0, 2.0)
     """
 
     __slots__ = ("_period", "_portions", "_width")

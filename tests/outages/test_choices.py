@@ -240,6 +240,10 @@ async def test_record_that_fails_at_the_return_is_made_later(
     await back(server, 4.0)
     assert limiter.statistics().store_up
     assert server.recorded == [4.0]
+    await fall(limiter, server)
+    begin = now()
+    await asyncio.sleep(100.0)
+    assert "refund" not in server.methods(since=begin), "a store that fails again is left alone"
 
 
 @pytest.mark.parametrize("records", [[4], [3, 1]])
@@ -289,7 +293,8 @@ async def test_refund_goes_where_the_tokens_came_from(algorithm: Any) -> None:
 
 async def test_late_record_expires_with_its_period() -> None:
     server = Server()
-    limiters = KeyedRateLimiter("10/min", store=Client(server), key="k", on_store_error="local")
+    options: dict[str, Any] = {"on_store_error": "local", "max_reservation": 1.0}
+    limiters = KeyedRateLimiter("10/min", store=Client(server), key="k", **options)
     await limiters.try_acquire("ann", 0)
     server.mode = "refuses"
     assert all([await limiters.try_acquire("ann") for _ in range(6)])
@@ -298,10 +303,13 @@ async def test_late_record_expires_with_its_period() -> None:
     await back(server)
     assert server.recorded == [9.0]
     other = KeyedRateLimiter("10/min", store=Client(server), key="k")
-    for seconds, remaining in ((19.0, 1.0), (2.0, 7.0)):
+    (waiting,) = visits(limiters["ann"], 1, 2)  # rejected until a part has expired
+    for seconds, remaining in ((19.0, 1.0), (2.0, 5.0)):
         await asyncio.sleep(seconds)
         assert (await other.peek("ann")).remaining == remaining
+    assert waiting.done()
     await rest()
+    await limiters.peek("bob")  # a new key has the others checked
     await asyncio.sleep(100.0)
     assert "ann" not in limiters  # it has nothing to do, and is forgotten
 
@@ -360,7 +368,7 @@ async def test_failed_refund_stays_spent_and_hides_no_bug(
 
 @pytest.mark.parametrize("choice", ["local", "open"])
 async def test_reset_forgets_what_an_outage_has_spent(choice: OnStoreError) -> None:
-    server, limiter = process(choice, "5/min", guard=0.0)
+    server, limiter = process(choice, "5/min", algorithm=FixedWindow)
     await fall(limiter, server)
     assert all([await limiter.try_acquire() for _ in range(5)])
     server.mode = "up"
@@ -370,6 +378,15 @@ async def test_reset_forgets_what_an_outage_has_spent(choice: OnStoreError) -> N
     assert limiter.statistics().store_up
     assert server.recorded == [1.0]
     assert (await limiter.peek()).remaining == 4.0
+    await fall(limiter, server)
+    await limiter.try_acquire(2)
+    await asyncio.sleep(59.0)
+    await back(server)
+    assert server.recorded == [1.0, 2.0]
+    await limiter.reset()
+    await server.record("k", FixedWindow("5/min"), 5.0)  # of another process
+    await asyncio.sleep(10.0)  # nothing is refunded when it would have left the record
+    assert (await limiter.peek()).remaining == 0.0
 
 
 async def test_reset_forgets_what_the_share_has_spent() -> None:

@@ -40,7 +40,8 @@ async def test_retries_of_processes_have_jitter() -> None:
     pauses: set[float] = set()
     for _ in range(20):
         health = Health.of(MemoryStore(), "key", None)
-        health.call_failed(StoreUnavailable("no"))
+        for _ in range(3):  # calls that fail together are one failure
+            health.call_failed(StoreUnavailable("no"))
         pauses.add(health.pause())
     assert len(pauses) == 20
     assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625
@@ -192,6 +193,24 @@ async def test_limiters_with_different_clocks_find_the_store_back(choice: OnStor
     await plain.peek()
     await turns()
     assert plain.statistics().store_up is True
+
+
+async def test_key_that_always_fails_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Client.ask
+
+    async def fail(client: Client, method: str, key: str, *call: Any, **options: Any) -> Any:
+        if key == "a":
+            raise StoreUnavailable("no")
+        return await ask(client, method, key, *call, **options)
+
+    monkeypatch.setattr(Client, "ask", fail)
+    client = Client(server := Server())
+    server.mode = "refuses"
+    waiting = [task for key in "ab" for task in visits(limiter_of(client, key, "closed"), 1)]
+    await asyncio.sleep(5.0)
+    await back(server)
+    assert [task.done() for task in waiting] == [False, True]
+    await cancel(*waiting)
 
 
 # ---- many keys: calls and timers are counted, as processor time depends on the machine -----------

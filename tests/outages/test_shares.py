@@ -13,7 +13,7 @@ from aiothrottle.testing.store_contract import ManualClock
 from tests.outages.processes import OUTAGES, Workers, back, fall, limiter_on, process
 from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
-from tests.support.virtually import visit
+from tests.support.virtually import now, visit
 
 
 @pytest.mark.parametrize("mode", OUTAGES)
@@ -90,9 +90,15 @@ async def test_processes_are_counted_by_any_store() -> None:
     count = ProcessCount("ann", seconds=30.0)
     state = count.start()
     assert count.reset_after(state, 0.0) == 0.0
-    for now in (20.0, 10.0):  # the clock is set back
-        count.take(state, now, 1)
+    for at in (20.0, 10.0):  # the clock is set back
+        count.take(state, at, 1)
     assert (count.remaining(state, 49.0), count.remaining(state, 50.0)) == (1, 0)
+    counter, due = ProcessCounter(), list[float]()
+    for _ in range(200):
+        if counter.is_due():
+            due.append(now())
+        await asyncio.sleep(1.0)
+    assert 16 <= len(due) <= 30, "each ten seconds, while a registration counts for thirty"
 
 
 async def test_limiters_with_different_clocks_count_one_process() -> None:
@@ -115,6 +121,7 @@ async def test_limiters_with_different_clocks_count_one_process() -> None:
 async def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     server, limiter = process("local", "10/s", local_share=0.25, guard=0.0)
     server.mode = "refuses"
+    assert (await limiter.peek()).remaining == 2.5
     assert await limiter.try_acquire(5)  # twenty, so two seconds' worth
     assert await visit(limiter) == 2.0
     server, limiter = process("local", "2/s", local_share=5e-324, guard=0.0)
