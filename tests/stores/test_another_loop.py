@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ class Slow(MemoryStore):
 
 
 def on_a_loop(
-    main: Callable[[], Coroutine[Any, Any, None]],
+    main: Callable[[], Coroutine[Any, Any, object]],
     new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualTimeLoop,
 ) -> None:
     """Run to its end, and close the loop with all tasks that are left, as they are."""
@@ -112,6 +113,14 @@ def test_waiter_on_a_second_loop_is_woken_there() -> None:
 
     on_a_loop(first)
     on_a_loop(second)
+
+
+def test_forked_child_owns_slots_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = share(link := Link(Shared()))
+    on_a_loop(limiter.acquire)
+    monkeypatch.setattr("os.getpid", lambda: 0)
+    on_a_loop(limiter.acquire)
+    assert len({claim.owner for claim in link.claims}) == 2
 
 
 def test_debt_is_recorded_once() -> None:
@@ -189,6 +198,19 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
 
     on_a_loop(first)
     on_a_loop(second)
+
+
+def test_outage_by_another_clock_is_over() -> None:
+    store = Slow()
+    limiter = RateLimiter("9/s", store=store, key="k", on_store_error="local")
+
+    async def ask(*, is_down: bool) -> None:
+        store.is_down = is_down
+        await limiter.acquire()
+        assert limiter.statistics().store_up is not is_down
+
+    on_a_loop(partial(ask, is_down=True))
+    on_a_loop(partial(ask, is_down=False))
 
 
 def test_dead_return_of_a_store_ends_no_other_return() -> None:

@@ -93,7 +93,7 @@ async def test_far_tokens_are_used_at_most_twenty_ms_late(algorithm: type[Algori
 
 async def test_far_prefetch_is_for_tasks_that_come_back() -> None:
     store = Far(0.2)
-    limiter = RateLimiter("100/s", store=store, key="k")
+    limiter = RateLimiter("100/s", algorithm=TokenBucket, store=store, key="k")
     granted = await share([limiter], 10, seconds=5.0)
     assert store.calls.total() < 0.1 * len(granted)
     assert len(store.taken()) > len(granted), "tokens were prefetched for tasks that come back"

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from aiothrottle import RateLimiter, StoreUnavailable
+from aiothrottle.testing.store_contract import ManualClock
 from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
 
@@ -63,6 +64,19 @@ async def test_prefetched_tokens_need_no_call_and_are_refunded_when_they_expire(
     assert store.calls["reserve"] == 2
     await visit(limiter)
     assert store.calls["reserve"] == 3
+    clock = ManualClock()
+    store, limiter = watched("1000/h", prefetch="50/200ms", clock=clock)
+    for _ in range(2):
+        await visit(limiter)
+        clock.advance(0.3)  # the loop was blocked: no timer was on time
+    assert store.calls["reserve"] == 2, "what is too old serves no new request"
+    store, limiter = watched("1/10s", prefetch="5/1s", max_reservation=20.0)
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1)
+    await turns()
+    await cancel(waiting)
+    await returned()
+    assert store.refunds == [(store.instants[-1], 1.0)], "nor is kept for nobody"
 
 
 async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:

@@ -230,6 +230,17 @@ async def test_try_acquire_spends_what_fits_and_never_waits() -> None:
     assert decision.retry_after == pytest.approx(1.0, abs=0.01)
     assert not await limiter.peek()
     assert await waiting <= 0.25, "it asks again, as tokens have come back before"
+    store, limiter = watched("1/10s")
+    store.may_answer.clear()
+    trying = asyncio.create_task(limiter.try_acquire())
+    await turns()
+    (waiting,) = visits(limiter, 1)  # it gets its answer first
+    await turns()
+    store.may_answer.set()
+    assert await trying
+    assert await waiting == pytest.approx(10.0, abs=0.5)
+    await rest()
+    assert store.calls == {"reserve": 2}, "each has used its own token"
 
 
 async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:

@@ -210,8 +210,9 @@ async def test_late_claim_changes_nothing_and_expired_leases_leave_no_record(
         assert (await store.claim("key", old)).granted == 0
         assert (await store.claim("key", Claim("bob", 3, 0, 3, 30.0, 1))).granted == 3
         valkey.command("FLUSHALL")
-        await store.claim("key", Claim("ann", 1, 0, 1, 0.05, 3))
-        await store.claim("key", Claim("bob", 1, 0, 5, 0.1, 2))
+        await store.claim("key", Claim("ann", 1, 0, 1, 0.9, 3))
+        await asyncio.sleep(0.15)  # a sixth of the lease
+        assert (await store.claim("key", Claim("bob", 1, 0, 5, 0.1, 2))).granted == 0
         while valkey.command("KEYS", "*"):  # noqa: ASYNC110 - ended by the timeout
             await asyncio.sleep(0.02)
 
