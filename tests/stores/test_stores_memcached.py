@@ -50,6 +50,9 @@ async def test_record_that_went_away_meanwhile_is_not_swapped(client: "Client") 
     data, mark, _ = await store.load("key")
     await store.clear("key")
     assert not await store.swap("key", mark, data, 1.0)
+    for number in (1, 2):
+        assert (await store.claim("key", Claim("ann", 1, 0, 1, 30.0, number))).granted == 1
+        await store.claim("key", Claim("ann", 1, 0, 0, 30.0, number))  # nothing is left to keep
 
 
 async def test_record_lasts_its_time(client: "Client", monkeypatch: pytest.MonkeyPatch) -> None:
