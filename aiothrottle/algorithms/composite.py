@@ -12,7 +12,7 @@ from aiothrottle.algorithms.protocol import (
     Algorithm,
     Capabilities,
     capabilities,
-    check_algorithm,
+    check_instance,
     inherit,
     max_wait,
     memory_of,
@@ -55,11 +55,7 @@ class Composite(ABC):
         if not algorithms:
             raise ValueError("AllOf needs one algorithm or more, got none")
         for algorithm in algorithms:
-            if isinstance(algorithm, type):
-                raise TypeError(
-                    f"AllOf needs instances, such as SlidingWindowLog(10), got {algorithm!r}"
-                )
-            check_algorithm(algorithm, "each of AllOf")
+            check_instance(algorithm, "each of AllOf")
         parts = tuple((n, each, capabilities(each)) for n, each in enumerate(algorithms))
         set_fields(self, algorithms=algorithms, _parts=parts)
         set_fields(self, capacity=self._limits([each.capacity for each in algorithms]))

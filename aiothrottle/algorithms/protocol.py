@@ -242,6 +242,23 @@ class SupportsRate(Algorithm[State], Protocol[State]):
 # ---- finding out what an algorithm can do --------------------------------------------------------
 
 
+def check_instance(algorithm: object, name: str = "algorithm") -> None:
+    """Check that it is an instance, and has the six members of `Algorithm`.
+
+    Args:
+        algorithm: The instance.
+        name: The argument that it was given as.
+
+    Raises:
+        TypeError: It is a text or a class, or some members are missing.
+    """
+    if isinstance(algorithm, str | type):
+        raise TypeError(
+            f"{name} must be an instance, such as SlidingWindowLog('10/s'), got {shown(algorithm)}"
+        )
+    check_algorithm(algorithm, name)
+
+
 def check_algorithm(algorithm: object, name: str = "algorithm") -> None:
     """Check that an instance, or a class, has the six members of `Algorithm`.
 

@@ -7,12 +7,12 @@ of two machines are never compared. One call asks for all waiters of a queue.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from aiothrottle._checks import check_choice, check_number, check_whole, shown
-from aiothrottle.algorithms.protocol import Algorithm, until
+from aiothrottle.algorithms.protocol import Algorithm, check_instance, until
 from aiothrottle.amounts import Amounts
 
 Key: TypeAlias = str | tuple[str, ...]
@@ -108,8 +108,9 @@ class Store(ABC):
 
     Every method raises `StoreUnavailable` if the store does not answer in time or at all,
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
-    or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts.
-    A record that no store has written is logged, and replaced by one in which all is spent now.
+    or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts, or
+    an algorithm is none. A record that no store has written is logged, and replaced by one in which
+    all is spent now.
 
     A store implements `_execute`, or the four methods that lead to it.
     """
@@ -154,7 +155,7 @@ class Store(ABC):
         Returns:
             The instants of the costs that were taken, and when the next cost may start.
         """
-        return await self._execute(key, algorithm, Step("reserve", costs, max_reservation))
+        return await self._checked(key, algorithm, Step("reserve", costs, max_reservation))
 
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
@@ -171,7 +172,7 @@ class Store(ABC):
             cost: Tokens, 0 or more.
             instant: Seconds of the store's clock.
         """
-        await self._execute(key, algorithm, Step("refund", (cost,), instant))
+        await self._checked(key, algorithm, Step("refund", (cost,), instant))
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Return the answer that `reserve` would give for the cost, and spend nothing.
@@ -184,7 +185,7 @@ class Store(ABC):
             algorithm: Decides.
             cost: Tokens, 0 or more.
         """
-        return await self._execute(key, algorithm, Step("peek", (cost,)))
+        return await self._checked(key, algorithm, Step("peek", (cost,)))
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Count a cost that was spent already; there may be a debt afterwards.
@@ -197,7 +198,13 @@ class Store(ABC):
         Returns:
             What remains, and when the next cost may start.
         """
-        return await self._execute(key, algorithm, Step("record", (cost,)))
+        return await self._checked(key, algorithm, Step("record", (cost,)))
+
+    def _checked(
+        self, key: Key, algorithm: Algorithm[Any], step: Step
+    ) -> Coroutine[Any, Any, Answer]:
+        check_instance(algorithm)
+        return self._execute(key, algorithm, step)
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         """Do the step on the record of the key, or a fresh one, atomically."""

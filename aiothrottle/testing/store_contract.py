@@ -281,6 +281,10 @@ async def bad_arguments_are_rejected(make: Make, clock: ManualClock) -> None:  #
     await raises(ValueError, store.record("resources", _RESOURCES, amounts({"tokens": math.nan})))
     for key in (1, None, b"key", ["key"], ("key", 1)):
         await raises(TypeError, store.record(cast("Key", key), TEN))
+    wrong: list[Any] = ["10/s", SlidingWindowLog]
+    for algorithm in wrong:
+        for method in get_args(Method):
+            await raises(TypeError, Step(method, [1]).sent_to(store, "key", algorithm))
     assert close((await store.peek("key", TEN)).remaining, 10.0)
 
 
