@@ -109,8 +109,8 @@ class Store(ABC):
     Every method raises `StoreUnavailable` if the store does not answer in time or at all,
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
     or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts, or
-    an algorithm is none. A record that no store has written is logged, and replaced by one in which
-    all is spent now.
+    the algorithm not an instance. A record that no store has written is logged, and replaced by one
+    in which all is spent now.
 
     A store implements `_execute`, or the four methods that lead to it.
     """
