@@ -118,6 +118,7 @@ class Feed:
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
         return {
             **self._own.state(limiter),
+            "at": now,
             "limits": _limits_of(limiter),
             "slots": gauges.concurrency_limit(limiter),
             "inUse": self._in_use,

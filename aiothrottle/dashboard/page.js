@@ -101,7 +101,8 @@ class Card {
     return cell;
   }
 
-  show(at, limiter) {
+  show(limiter) {
+    const { at } = limiter;
     const slots = limiter.slots === null ? [] : [`${limiter.slots} at once`];
     const limits = [...limiter.limits, ...slots].join(", ");
     put(this.section.querySelector(".limits"), limiter.keys ? "a limit for each key" : limits || "no limit");
@@ -243,10 +244,10 @@ events.addEventListener("history", (message) => {
   });
 });
 events.onmessage = (message) => {
-  const { at, facts, limiters } = JSON.parse(message.data);
+  const { facts, limiters } = JSON.parse(message.data);
   say("live", false);
   showFacts(facts);
-  limiters.forEach((limiter) => card(limiter.name).show(at, limiter));
+  limiters.forEach((limiter) => card(limiter.name).show(limiter));
 };
 events.addEventListener("end", () => {
   events.close();

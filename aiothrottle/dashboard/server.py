@@ -231,7 +231,7 @@ class _Page:
     def _now(self) -> str:
         facts = dict(self._facts()) if self._facts else {}
         limiters = [feed.snapshot() for feed in self._feeds]
-        return json.dumps({"at": time.monotonic(), "facts": facts, "limiters": limiters})
+        return json.dumps({"facts": facts, "limiters": limiters})
 
 
 def _always(text: str, kind: str) -> _Handler:

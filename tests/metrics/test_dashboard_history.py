@@ -1,6 +1,7 @@
 """What the live page shows of keys, of the past, and of other processes, in virtual time."""
 
 import asyncio
+import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ async def test_snapshot_shows_the_current_state() -> None:
     limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=4)
     feed = Feed("api", limiter, None, now)
     before = feed.snapshot()
-    unknown = dict.fromkeys(("rate", "inUse", "storeDownFor", "keys"))
+    unknown = dict.fromkeys(("rate", "inUse", "storeDownFor", "keys")) | {"at": now()}
     zeros = dict.fromkeys(COUNTS.split(), 0)
     limits = {"limits": ["10 per 1 s", "300 per 60 s"], "perSecond": 5.0}
     assert before == {"name": "api", "slots": 4, **limits, "pauses": [], **unknown, **zeros}
@@ -151,13 +152,17 @@ async def test_each_key_has_its_rate_and_its_limit() -> None:
 
 async def test_pauses_of_a_key_are_one_line() -> None:
     keyed = KeyedRateLimiter("10/s")
-    feed = Feed("keys", keyed, str, now)
+    late = itertools.accumulate(itertools.count())
+    feed = Feed("keys", keyed, str, lambda: now() + next(late))  # slower and slower
     for seconds in (5, 9, 20):
         await asyncio.sleep(100.0)
         keyed.pause("a", seconds)
         keyed.pause("b", 7)
     keyed.pause("a", 30)
-    last, other = feed.snapshot()["pauses"]
+    shown, again = feed.snapshot(), feed.snapshot()
+    began = [each["at"] - each["pauses"][0]["ago"] for each in (shown, again)]
+    assert began[0] == began[1], "the page announces each pause once"
+    last, other = shown["pauses"]
     assert (last["key"], last["count"], last["seconds"]) == ("a", 4, 30)
     assert (other["key"], other["count"], other["seconds"]) == ("b", 3, 7)
     for number in range(20):
