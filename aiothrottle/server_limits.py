@@ -4,7 +4,7 @@ A quota only makes the limiter tighter, never looser than its own rate; a limite
 its own, or whose own is throttled again and again, takes the server's. Each quota is one of the
 resource with the name of its unit, and has no effect where the limiter has none. What is not
 plausible has no effect either. If a request is throttled because nothing remains, other clients
-have used the quota: what remains later is spread.
+have used the quota, or it resets later than it says: see `ServerQuota.throttled`.
 """
 
 import math
@@ -68,8 +68,8 @@ def apply_limits(
         resources = (REQUESTS, *engine.resources)
         if known := [quota for quota in quotas if quota.resource in resources]:
             permit._update_quotas(known, evenly=use == "evenly")
-    if limits.throttled and any(quota.remaining < 1.0 for quota in quotas):
-        engine.bucket.spread_quotas()
+    if limits.throttled:
+        engine.bucket.quotas_throttled(quotas, permit._sent_at)
     if engine.adaptation.heeds_reports:
         _follow(permit, rates, quotas)
 

@@ -458,11 +458,24 @@ class LocalBucket:
         if self.bound is not None:  # it began now: what was answered before does not count
             self.bound.take(now, unanswered)
 
-    def spread_quotas(self) -> None:
-        """Spread what remains of the quotas of requests, as other clients use them too."""
+    def quotas_throttled(self, reported: Sequence[ReportedQuota], sent_at: float) -> None:
+        """Record a 429 that reports quotas of which nothing remains.
+
+        Args:
+            reported: All quotas that it reports.
+            sent_at: When its request was sent.
+        """
         now = self.now()
-        for quota, state in self._of_requests():
-            quota.spread(state, now)
+        for each in reported:
+            known = self.quotas.get((REQUESTS, each.name))
+            if each.resource == REQUESTS and known is not None and each.remaining < 1.0:
+                quota, state = known
+                quota.throttled(state, now, each, sent_at)
+
+    def was_early(self, sent_at: float) -> bool:
+        """Return whether a 429 came only as a reset was later than reported."""
+        states = (state for _, state in self._of_requests())
+        return any(state.reset_at <= sent_at <= state.late_until for state in states)
 
     def rate_of_all(self, now: float) -> float:
         """Return the requests per second for all clients, if others use a quota too; else 0.0."""

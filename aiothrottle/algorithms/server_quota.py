@@ -26,6 +26,9 @@ _OTHERS = 0.5
 _AT_ONCE = 0.5
 # Seconds. What is rounded to whole ones tells no shorter window.
 _WHOLE = 1.0
+# Seconds by which a reset is taken for later with each event of 429s behind it, up to the second
+# that a server cuts off.
+_LATER = 0.5
 # A reset that is early by a smaller part of itself was rounded.
 _ROUNDED = 0.1
 # Seconds to the reset of a window that is short, for which a sign of other clients counts, and for
@@ -198,6 +201,10 @@ class ServerQuotaState:
     A quota that is refilled steadily gains `refill` tokens per second: `remaining` is of `at`, and
     the report is of a request sent at `sent_at`.
 
+    A server that rounds its resets down is closed for up to a second longer: they count as `late`
+    seconds later, once it has throttled requests behind the last of them. That was at `reset_at`,
+    and what was sent from then until `late_until` was too early.
+
     After the reset no more than `limit` can be taken before the next report, for as long as the
     longest reset that was reported: `longest`. From `probe_at` on one token can be taken although
     none remains, and at `probed_at` it was; `expected_at` is the `probe_at` that was given.
@@ -207,6 +214,9 @@ class ServerQuotaState:
     resets_at: float = -math.inf
     resets_from: float = -math.inf
     shortest: float = 0.0
+    late: float = 0.0
+    reset_at: float = math.inf
+    late_until: float = -math.inf
     least: float = math.inf
     unanswered: float = 0.0
     binds: bool = True
@@ -301,7 +311,7 @@ class ServerQuota:
             if (state.unanswered or state.witness.overlaps) and now < state.resets_at:
                 remaining = min(remaining, self._left(state, now))
             reset_after = (state.limit - remaining) / refill  # full then, whatever the server says
-        resets_at = now + reset_after
+        resets_at = now + reset_after + state.late
         state.longest = max(state.longest, reset_after)
         # What is only known has held nothing back: it may be of the window before.
         if (
@@ -339,12 +349,27 @@ class ServerQuota:
         witness.look_for_others(quota, now, sent_at, taken, state.unanswered)
         return witness.observe(quota, now, sent_at, _taken_since(state, witness.sent_at))
 
-    def spread(self, state: ServerQuotaState, now: float) -> None:
-        """Spread what remains for a while, if the windows are short: other clients need it too.
+    def throttled(
+        self, state: ServerQuotaState, now: float, quota: ReportedQuota, sent_at: float
+    ) -> None:
+        """Record a 429 that reports nothing remaining.
 
-        A client that takes all of each window at its begin would throttle the others again and
-        again, and never see them.
+        The window may not be over, although its reset has passed: see `ServerQuotaState.late`. If
+        the windows are short, what remains is spread for a while, as other clients need it too: a
+        client that takes all of each window at its begin would throttle the others again and again,
+        and never see them.
+
+        Args:
+            state: Is changed.
+            now: When it arrived.
+            quota: What it reports.
+            sent_at: When its request was sent.
         """
+        is_rounded = quota.error > 0.0
+        if is_rounded and quota.reset_after < _WHOLE and 0.0 <= sent_at - state.reset_at < _WHOLE:
+            if sent_at > state.late_until:
+                state.late = min(state.late + _LATER, _WHOLE)
+            state.late_until = now
         if state.witness.longest <= _SHORT:
             state.spread_until = now + _SPREAD
 
@@ -381,6 +406,8 @@ class ServerQuota:
         cost = cost.real  # of resources, the requests
         state.log.append((now, cost))
         state.unanswered += 1.0
+        if now >= state.resets_at > -math.inf:
+            state.reset_at = state.resets_at
         if now >= state.resets_at and state.limit < math.inf and state.binds:
             state.remaining, state.resets_at = state.limit, now + state.longest
             state.least, state.at = state.limit, now

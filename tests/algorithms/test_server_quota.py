@@ -274,12 +274,43 @@ def test_short_windows_are_spread_for_a_while(reset_after: float, wait: float) -
     algorithm = ServerQuota()
     state = algorithm.start()
     report(algorithm, state, 5.0, now=0.0, sent_at=0.0, reset_after=reset_after)
-    algorithm.spread(state, 0.0)
+    algorithm.throttled(state, 0.0, ReportedQuota(0.0, reset_after), sent_at=0.0)
     algorithm.take(state, 0.0, 1)
     assert algorithm.delay(state, 0.0, 1) == pytest.approx(wait)
     report(algorithm, state, 5.0, now=16.0, sent_at=16.0, reset_after=reset_after)
     algorithm.take(state, 16.0, 1)
     assert algorithm.delay(state, 16.0, 1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("left", "error", "ages", "late"),
+    [
+        (0.9, 1.0, [0.0], 0.5),
+        (0.0, 1.0, [0.9, 0.5], 0.5),  # the same reset
+        (1.0, 1.0, [0.0], 0.0),  # of the next window, which others have used up
+        (0.0, 1.0, [1.0], 0.0),  # long after the reset
+        (0.2, 0.0, [0.1], 0.0),  # not rounded: the network was slow
+    ],
+)
+def test_reset_with_a_429_behind_it_was_early(
+    left: float, error: float, ages: list[float], late: float
+) -> None:
+    algorithm, report = ServerQuota(), ReportedQuota(0.0, left, error=error)
+    state = reported(algorithm, 0.0, 1, 30.0)
+    algorithm.take(state, 0.0, 1)
+    algorithm.throttled(state, 0.1, report, sent_at=0.0)
+    assert state.late == 0.0, "there was no reset"
+    algorithm.take(state, 30.0, 1)
+    for age in ages:
+        algorithm.throttled(state, 31.0, report, sent_at=30.0 + age)
+    assert state.late == late
+    for expected in (1.0, 1.0) if late else ():
+        algorithm.update(state, 40.0, 0, 30.0, 40.0)
+        reset_at = 70.0 + state.late
+        assert algorithm.delay(state, 40.0, 1) == reset_at - 40.0
+        algorithm.take(state, reset_at, 1)
+        algorithm.throttled(state, 72.0, report, sent_at=reset_at)
+        assert state.late == expected
 
 
 def report(

@@ -185,6 +185,22 @@ async def test_quota_that_is_true_is_kept_to(report: str, period: float, latency
 
 
 @virtual
+async def test_reset_that_is_rounded_down_is_taken_for_later_once_that_has_shown() -> None:
+    """It is up to a second early: what is sent then is throttled, and says nothing of a burst."""
+    server = Windows(
+        lambda now, at, left: of_30(left, int(at - now - 1e-6)),
+        lambda now, at: str(int(at - now)),
+        limit=30,
+        period=30.0,
+    )
+    load = Load(server)
+    await load.run(RateLimiter("50/s", concurrency_limit=SLOTS), 300.0)
+    assert 0 < len(load.throttled) <= 2 * SLOTS
+    assert max(load.throttled) < 70.0
+    assert len(load.admitted) == 300
+
+
+@virtual
 async def test_longer_window_is_found_soon() -> None:
     load = Load(express_legacy(5 * LIMIT, 5.0), ahead=0.37)
     await load.run(RateLimiter("server", concurrency_limit=SLOTS), 40.0)
