@@ -24,6 +24,8 @@ _USUAL = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 _LATE = 0.5
 # Seconds. Windows shorter than the first of these are whole numbers of this step.
 _STEP = 0.05
+# A quota of which less than this part is left was not reset since the request before.
+_SPENT = 0.5
 # Seconds. Resets that differ by less are of the same window.
 _SAME_WINDOW = 1.0
 
@@ -45,7 +47,8 @@ class ServerWindow:
     whole window away. As a reset may be earlier than it says, several lengths are possible. Then
     one request is sent when the shortest usual one is over: if it is admitted after all was used
     up, that was right. If it is throttled, the window is longer; after two of them in a row nothing
-    is inferred any more.
+    is inferred any more. The same if the quota is half spent after a time without requests that is
+    as long as the window.
 
     >>> window = ServerWindow()
     >>> window.observe(5.1, 5.0, ReportedQuota(19, 1.0, limit=20, error=1.0))
@@ -66,6 +69,8 @@ class ServerWindow:
     _sent_at: float = -math.inf
     _began_at: float = math.inf
     _resets_at: float = math.inf
+    # When the last response arrived.
+    _seen_at: float = math.inf
 
     @property
     def is_refuted(self) -> bool:
@@ -102,6 +107,9 @@ class ServerWindow:
         if throttled and same_window and sent_at - self._began_at >= self.seconds > 0.0:
             self._raise(self.seconds + 1.0)
             self._failures += 1
+        if sent_at - self._seen_at >= self.seconds > 0.0 and remaining < _SPENT * limit:
+            self._failures += 1
+        self._seen_at = now
         if not 0.0 < self.seconds <= _LONGEST:
             return Inferred()
         if self._is_certain:

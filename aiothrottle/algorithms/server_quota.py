@@ -367,9 +367,10 @@ class ServerQuota:
         """
         is_rounded = quota.error > 0.0
         if is_rounded and quota.reset_after < _WHOLE and 0.0 <= sent_at - state.reset_at < _WHOLE:
-            if sent_at > state.late_until:
-                state.late = min(state.late + _LATER, _WHOLE)
-            state.late_until = now
+            if sent_at <= state.late_until:
+                state.late_until = now  # of the same event
+            elif state.late < _WHOLE:  # else that is no rounding
+                state.late, state.late_until = state.late + _LATER, now
         if state.witness.longest <= _SHORT:
             state.spread_until = now + _SPREAD
 

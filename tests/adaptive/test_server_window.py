@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,21 @@ def test_two_failures_in_a_row_refute_the_window() -> None:
     assert not window.is_refuted
     throttled(window, 10.1, 0.0)
     assert window.is_refuted
+
+
+@pytest.mark.parametrize(
+    ("gap", "left", "refuted"), [(1, 9, True), (1, 10, False), (0.9, 9, False)]
+)
+def test_quota_that_was_not_reset_meanwhile_refutes_the_window(
+    gap: float, left: float, *, refuted: bool
+) -> None:
+    window, now = ServerWindow(), 5.0
+    fresh(window, now, 0.0)
+    for _ in range(2):
+        assert not window.is_refuted
+        now += gap
+        window.observe(now, now, ReportedQuota(left, 0, limit=20, error=1))
+    assert window.is_refuted == refuted
 
 
 def test_request_after_all_was_used_makes_it_certain() -> None:

@@ -201,6 +201,15 @@ async def test_reset_that_is_rounded_down_is_taken_for_later_once_that_has_shown
 
 
 @virtual
+async def test_reset_that_is_always_zero_tells_no_window() -> None:
+    """It would be one of a second at the most: the limiter finds a rate by itself."""
+    load = Load(Log(lambda _, at, left: of_30(left, 0), limit=30, period=10.0))  # noqa: ARG005
+    await load.run(RateLimiter(concurrency_limit=SLOTS), 200.0)
+    assert sum(at > 100.0 for at in load.throttled) <= 3
+    assert load.used(100.0, 200.0, 3.0) >= 0.85
+
+
+@virtual
 async def test_longer_window_is_found_soon() -> None:
     load = Load(express_legacy(5 * LIMIT, 5.0), ahead=0.37)
     await load.run(RateLimiter("server", concurrency_limit=SLOTS), 40.0)
