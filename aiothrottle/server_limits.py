@@ -83,8 +83,7 @@ def _follow(permit: Permit, rates: Sequence[Rate], quotas: Sequence[ReportedQuot
         if quota.resource == REQUESTS and quota.limit < math.inf and not quota.refill
     ]
     if rates:
-        if engine.limits.follows_server:
-            engine.follow(rates)
+        engine.follow(rates)
     elif requests:
         engine.infer(permit._sent_at, requests)
     elif quotas and engine.limits.follows_server:

@@ -210,6 +210,20 @@ async def test_reset_that_is_always_zero_tells_no_window() -> None:
 
 
 @virtual
+async def test_reported_rate_is_followed_where_none_is_given() -> None:
+    """The reset of a log that slides is that of its oldest request: no time to wait for."""
+    policy = {"RateLimit-Policy": "30;w=3"}
+    server = Log(
+        lambda now, at, left: policy | of_30(left, math.ceil(at - now)), limit=30, period=3.0
+    )
+    load, limiter = Load(server, latency=(0.05, 0.1)), RateLimiter(concurrency_limit=SLOTS)
+    await load.run(limiter, 60.0)
+    assert load.throttled == []
+    assert load.used(10.0, 60.0, 10.0) >= 0.9
+    assert limiter.statistics().rate_limit == 10.0
+
+
+@virtual
 async def test_longer_window_is_found_soon() -> None:
     load = Load(express_legacy(5 * LIMIT, 5.0), ahead=0.37)
     await load.run(RateLimiter("server", concurrency_limit=SLOTS), 40.0)
