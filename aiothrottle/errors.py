@@ -223,6 +223,13 @@ def in_another_thread(loop: object) -> RuntimeError:
     )
 
 
+def no_asyncio() -> RuntimeError:
+    """Return the error of using a limiter where no event loop runs, or one of another library."""
+    return RuntimeError(
+        "no running event loop of asyncio: aiothrottle runs neither on trio nor without a loop"
+    )
+
+
 def reason_of(error: BaseException, outer: BaseException | None = None, hint: str = "") -> str:
     """Return why a driver failed: the text of its error, or of the nearest cause that has one.
 

@@ -67,6 +67,7 @@ from aiothrottle.errors import (
     ThrottleTimeout,
     in_another_thread,
     nested,
+    no_asyncio,
     too_high,
     twin,
 )
@@ -414,7 +415,10 @@ class Engine:
         Raises:
             LimiterClosed, CostTooHigh, QueueFull, ThrottleTimeout: The request is rejected.
         """
-        loop = get_running_loop()
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise no_asyncio() from None
         if self.loop is not loop:
             self.bind()
         bucket = self.bucket
@@ -1398,9 +1402,11 @@ class Engine:
         """Bind the engine and those above to the running loop, or raise and change nothing.
 
         Raises:
-            RuntimeError: It belongs to another loop that is open.
+            RuntimeError: It belongs to another loop that is open, or no loop runs.
         """
-        loop = get_running_loop()
+        loop = running_loop()
+        if loop is None:
+            raise no_asyncio()
         self.check_loop(loop)
         engine: Engine | None = self
         while engine is not None:
@@ -1455,7 +1461,9 @@ class Engine:
 
     async def close(self, *, drain: bool) -> None:
         """Reject new requests, and without `drain` the waiters; leave no task."""
-        loop = get_running_loop()
+        loop = running_loop()
+        if loop is None:
+            raise no_asyncio()
         self.check_loop(loop)
         highest = self._climber
         while not drain and highest is not None:  # wherever above its request waits
