@@ -603,7 +603,8 @@ class Decorator:
     ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
         """Return the function, each call of which waits for its turn."""
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"throttled() decorates an async function, not {shown(function)}")
+            kind = "the async generator " if inspect.isasyncgenfunction(function) else ""
+            raise TypeError(f"throttled() decorates an async function, not {kind}{shown(function)}")
 
         @functools.wraps(function)
         async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

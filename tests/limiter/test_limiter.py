@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -142,6 +143,12 @@ async def test_decorated_function_takes_a_turn_for_each_call() -> None:
         decorate(double)
     with pytest.raises(TypeError, match="decorates an async function, not <built-in function len>"):
         decorate()(len)
+
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match=r"not the async generator <function .*stream"):
+        decorate()(stream)
 
 
 async def test_try_acquire_spends_or_returns_the_wait() -> None:
