@@ -20,6 +20,10 @@ _BARE = re.compile(r"(?:[^\s/?#@:\[\]\\]+|\[[0-9a-f:.]+\])(?::[0-9]+)?(?=[/?#]|$
 # A byte of a header that is not UTF-8, as aiohttp decodes it. yarl leaves it out.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _UNFIT = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
+# What follows the host, if nothing in it has to be encoded (RFC 3986, appendix A).
+_ENCODED = re.compile(
+    r"[/?](?!/)(?:[\w.~:/?#\[\]@!$&'()*+,;=-]|%[0-9a-f]{2})*", re.ASCII | re.IGNORECASE
+)
 
 
 class Address(NamedTuple):
@@ -104,6 +108,9 @@ def _url(text: str) -> URL:
         raise ValueError(f"is no URL: {wrong}") from None
     if not host:
         raise ValueError("is no URL: it names no host")
+    rest = _HTTP.sub("", text, count=1)
+    if _ENCODED.fullmatch(rest):  # yarl would decode some of it, which breaks a signature
+        return url.join(URL(rest, encoded=True))
     return url
 
 
