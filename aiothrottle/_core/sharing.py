@@ -73,7 +73,7 @@ def share_rate(
         prefetch=tokens,
         **options,
     )
-    now, serve = engine.bucket.now, engine.tokens_answered
+    now, serve = engine.bucket.now, weakly(engine.tokens_answered)
     engine.callers += (Caller(engine.shared, "aiothrottle tokens", now, serve),)
 
 
@@ -96,7 +96,7 @@ def share_slots(
         changed=weakly(engine.store_changed),
         **options,
     )
-    bucket, serve = engine.bucket, engine.store_answered
+    bucket, serve = engine.bucket, weakly(engine.store_answered)
     now = lambda: bucket.clock()  # noqa: E731, PLW0108 - another loop brings another clock
     engine.callers += (Caller(engine.leased, "aiothrottle slots", now, serve),)
     engine.watch()

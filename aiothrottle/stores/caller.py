@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import ref
 
@@ -74,38 +75,26 @@ class Part(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Caller:
-    """The task and the timer of one part.
+    """The task and the timer of one part."""
 
-    Args:
-        part: What is shared.
-        name: What the task is for.
-        now: Returns the time; for tokens, all started requests are charged by then.
-        serve: A method that serves the queue, and raises an error in the waiters if it is given
-            one. It is held weakly.
-    """
-
-    __slots__ = ("_calls", "_loop", "_name", "_now", "_serve", "_since", "_task", "_timer", "part")
-
-    def __init__(
-        self,
-        part: Part,
-        name: str,
-        now: Callable[[], float],
-        serve: Callable[[Exception | None], None],
-    ) -> None:
-        #: What is shared.
-        self.part: Part = part
-        self._name = name
-        self._now = now
-        self._serve = weakly(serve)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        # When the call under way began; infinity: there is none.
-        self._since = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        # The calls of `ask`.
-        self._calls: set[asyncio.Task[Any]] = set()
+    #: What is shared.
+    part: Part
+    #: What the task is for.
+    name: str
+    #: Returns the time; for tokens, all started requests are charged by then.
+    now: Callable[[], float]
+    #: Serves the queue, and raises an error in the waiters if it is given one. It does not keep the
+    #: engine alive.
+    serve: Callable[[Exception | None], None]
+    _loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
+    _task: asyncio.Task[None] | None = field(init=False, default=None)
+    # When the call under way began; infinity: there is none.
+    _since: float = field(init=False, default=math.inf)
+    _timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    # The calls of `ask`.
+    _calls: set[asyncio.Task[Any]] = field(init=False, default_factory=set[asyncio.Task[Any]])
 
     def trouble(self, wait: float, *, has_slot: bool) -> str:
         """Return why a request waits for the store, and not for the limit; "" if it does not.
@@ -135,7 +124,7 @@ class Caller:
         loop = self._loop
         if self._task is not None or loop is None or loop.is_closed():
             return
-        wait = self.part.due_in(self._now() if now is None else now)
+        wait = self.part.due_in(self.now() if now is None else now)
         if wait <= 0.0:
             here = asyncio.current_task(loop)
             if not (later or (here is not None and here.cancelling())):
@@ -146,25 +135,25 @@ class Caller:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         # As with the consumer of the engine: a plain Task, in an empty context.
-        self._task = asyncio.Task(self._run(loop), loop=loop, name=self._name, context=Context())
+        self._task = asyncio.Task(self._run(loop), loop=loop, name=self.name, context=Context())
         self._task.add_done_callback(self._ended, context=Context())
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         part = self.part
-        while isinstance(order := part.order(self._now()), Order):
+        while isinstance(order := part.order(self.now()), Order):
             call, fill, fail = order
             self._since = loop.time()
             try:
                 fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
                 raised = fail(error)
-                self._serve(raised)
+                self.serve(raised)
                 del raised  # its traceback has this frame
                 order = SHORTEST_BREAK  # the waiters that raise it have not left yet
                 break
             finally:
                 self._since = math.inf
-            self._serve(None)
+            self.serve(None)
         self._task = None  # now: a waiter that joins in this turn starts another one
         self._set_timer(loop, order)
 
@@ -172,7 +161,7 @@ class Caller:
         if self._task is not task:
             return
         self._task = None  # it was cancelled, and its call is still due
-        self._serve(None)  # waiters that are still there need it now
+        self.serve(None)  # waiters that are still there need it now
         self.start(later=True)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -231,7 +220,7 @@ class Caller:
         loop = self._loop
         assert loop is not None
         self.part.stop()
-        while (wait := self.part.due_in(self._now())) <= 0.0 or self._task or self._calls:
+        while (wait := self.part.due_in(self.now())) <= 0.0 or self._task or self._calls:
             if self._task is None and wait <= 0.0:
                 self._begin(loop)
             await asyncio.wait([*self._calls, *([self._task] if self._task else [])])

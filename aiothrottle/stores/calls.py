@@ -23,6 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
 from contextvars import Context
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aiothrottle.errors import StoreUnavailable, reason_of
@@ -42,58 +43,45 @@ _STEPS = 8
 _GRACE = 0.1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Queue(Generic[_Call]):
     """The calls that wait, and how many are under way, on one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.waiting: deque[tuple[_Call, _Waiter]] = deque()
-        #: Whether a call is under way in its caller's own task.
-        self.alone = False
-        self.dispatchers: set[asyncio.Task[None]] = set()
-        #: The dispatchers that have not taken a batch yet.
-        self.new: set[asyncio.Task[None]] = set()
-        #: When the server last answered, and the seconds of round trips that failed since then.
-        self.answered_at = loop.time()
-        self.failed_for = 0.0
+    loop: asyncio.AbstractEventLoop
+    #: When the server last answered, and the seconds of round trips that failed since then.
+    answered_at: float
+    failed_for: float = 0.0
+    #: Whether a call is under way in its caller's own task.
+    alone: bool = False
+    waiting: deque[tuple[_Call, _Waiter]] = field(default_factory=deque[tuple[_Call, _Waiter]])
+    dispatchers: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    #: The dispatchers that have not taken a batch yet.
+    new: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Calls(Generic[_Call]):
-    """Sends calls, a bounded number of batches at a time.
+    """Sends calls, a bounded number of batches at a time."""
 
-    Args:
-        server: The name with which the messages of errors begin.
-        send: Sends calls in one round trip and returns their replies, in order. A reply that is an
-            exception fails its call alone; an exception that is raised fails all of them.
-        limit: The most batches that are under way at a time.
-        batch: The most calls in one round trip.
-        timeout: Seconds for a round trip; None if the driver has a timeout of its own.
-        patient: Whether the driver has timers that may end before the timeout.
-        prepare: Awaited before the first call, once at a time, until it has succeeded.
-        hint: Returns why the server cannot be reached, or "", for the message of a timeout.
-    """
-
-    def __init__(
-        self,
-        server: str,
-        send: Callable[[list[_Call]], Coroutine[Any, Any, Sequence[Any]]],
-        *,
-        limit: int,
-        batch: int = 1,
-        timeout: float | None,
-        patient: bool = False,
-        prepare: Callable[[], Coroutine[Any, Any, None]] | None = None,
-        hint: Callable[[], str] = str,
-    ) -> None:
-        self._server = server
-        self._send = send
-        self._limit = limit
-        self._batch = batch
-        self._timeout = timeout
-        self._patient = patient
-        self._prepare = prepare
-        self._hint = hint
-        self._queue: _Queue[_Call] | None = None
+    #: The name with which the messages of errors begin.
+    server: str
+    #: Sends calls in one round trip and returns their replies, in order. A reply that is an
+    #: exception fails its call alone; an exception that is raised fails all of them.
+    send: Callable[[list[_Call]], Coroutine[Any, Any, Sequence[Any]]]
+    _: KW_ONLY
+    #: The most batches that are under way at a time.
+    limit: int
+    #: The most calls in one round trip.
+    batch: int = 1
+    #: Seconds for a round trip; None if the driver has a timeout of its own.
+    timeout: float | None
+    #: Whether the driver has timers that may end before the timeout.
+    patient: bool = False
+    #: Awaited before the first call, once at a time, until it has succeeded.
+    prepare: Callable[[], Coroutine[Any, Any, None]] | None = None
+    #: Returns why the server cannot be reached, or "", for the message of a timeout.
+    hint: Callable[[], str] = str
+    _queue: _Queue[_Call] | None = field(init=False, default=None)
 
     async def ask(self, call: _Call, *, first: bool = False) -> Any:  # noqa: ANN401 - as the driver has it
         """Send the call, in its turn, and return the reply.
@@ -111,7 +99,7 @@ class Calls(Generic[_Call]):
         loop = asyncio.get_running_loop()
         queue = self._queue
         if queue is None or queue.loop is not loop:  # calls queued on another loop are lost
-            queue = self._queue = _Queue(loop)
+            queue = self._queue = _Queue(loop, loop.time())
         if queue.alone or queue.dispatchers:
             waiter: _Waiter = loop.create_future()
             put = queue.waiting.appendleft if first else queue.waiting.append
@@ -136,8 +124,8 @@ class Calls(Generic[_Call]):
         waiting = queue.waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
-        limit = self._limit if self._prepare is None else 1
-        missing = -(-len(waiting) // self._batch) - len(queue.new)
+        limit = self.limit if self.prepare is None else 1
+        missing = -(-len(waiting) // self.batch) - len(queue.new)
         for _ in range(min(missing, limit - queue.alone - len(queue.dispatchers))):
             # As with the consumer of a limiter: a plain Task, in an empty context.
             task = asyncio.Task(
@@ -166,7 +154,7 @@ class Calls(Generic[_Call]):
         """Take a batch from the head of the queue, without cancelled calls."""
         batch: list[tuple[_Call, _Waiter]] = []
         waiting = queue.waiting
-        while waiting and len(batch) < self._batch:
+        while waiting and len(batch) < self.batch:
             item = waiting.popleft()
             if not item[1].done():
                 batch.append(item)
@@ -187,7 +175,7 @@ class Calls(Generic[_Call]):
         if task.cancelled():
             # Code that cancels all tasks is about to close the loop: a new task would be left over,
             # and so would calls that wait for one.
-            _fail(queue.waiting, StoreUnavailable(f"{self._server}: the call was cancelled"))
+            _fail(queue.waiting, StoreUnavailable(f"{self.server}: the call was cancelled"))
         else:
             self._dispatch(queue)
 
@@ -197,19 +185,19 @@ class Calls(Generic[_Call]):
         clock = queue.loop.time
         begun = clock()
         try:
-            if self._prepare is not None:
-                await self._guard(self._prepare())
-                self._prepare = None
-            replies = await self._guard(self._send(calls))
+            if self.prepare is not None:
+                await self._guard(self.prepare())
+                self.prepare = None
+            replies = await self._guard(self.send(calls))
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)
-            if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
+            if queue.failed_for >= _NEARLY * (self.timeout or _SILENCE):
                 _fail(queue.waiting, error)
             raise
         queue.answered_at, queue.failed_for = clock(), 0.0
         if len(replies) != len(calls):
             raise StoreUnavailable(
-                f"{self._server}: {len(replies)} replies to {len(calls)} calls, not one for each"
+                f"{self.server}: {len(replies)} replies to {len(calls)} calls, not one for each"
             )
         return replies
 
@@ -218,13 +206,13 @@ class Calls(Generic[_Call]):
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
         try:
-            if self._patient:
+            if self.patient:
                 call = _postponing(call)
-            if self._timeout is None:
+            if self.timeout is None:
                 result = await call
             else:
                 async with asyncio.timeout(None) as timeout:
-                    timer = _Timer(self._timeout, timeout)
+                    timer = _Timer(self.timeout, timeout)
                     try:
                         result = await call
                     finally:
@@ -240,8 +228,8 @@ class Calls(Generic[_Call]):
         return result
 
     def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
-        hint = self._hint() if isinstance(error, TimeoutError) else ""
-        ours = StoreUnavailable(f"{self._server}: {reason_of(error, outer, hint)}")
+        hint = self.hint() if isinstance(error, TimeoutError) else ""
+        ours = StoreUnavailable(f"{self.server}: {reason_of(error, outer, hint)}")
         ours.__cause__ = error
         return ours
 
