@@ -21,7 +21,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -192,54 +192,44 @@ class Health:
         self.probe_later(FIRST_PAUSE)  # code that cancels all tasks wants no new one at once
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Outage:
     """The outages of a server as one limiter meets them, with its tokens or its slots.
 
-    Args:
-        store: The store that may fail.
-        key: Of the limiter's record.
-        choice: What serves then: `on_store_error`.
-        report: Called with the event when the store fails or is back, and with None when it is
-            time to ask again, for example as the server has answered another limiter (`is_back`).
-        probe: Returns a call that tries the server if the limiter has a reason to. None: the
-            limiter calls by itself.
-
-    The last two do not keep the limiter alive.
+    `report` and `probe` do not keep the limiter alive.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        key: Key,
-        choice: OnStoreError,
-        *,
-        report: Callable[[StoreDown | StoreUp | None], None],
-        probe: Callable[[], _Call | None] | None = None,
-    ) -> None:
-        self._store = store
-        self._key = key
-        #: What serves while the store fails.
-        self.choice: OnStoreError = choice
-        #: Reports a change of what the store may grant.
-        self.report: Callable[[StoreDown | StoreUp | None], None] = report
-        #: Returns a call that tries the server if the limiter has a reason to.
-        self.probe: Callable[[], _Call | None] | None = probe
-        #: The last call that is of no request: a probe, what was spent, or the count of processes.
-        self.task: asyncio.Task[None] | None = None
-        #: The health of the server that has the key, as of the last call.
-        self.health: Health = Health.of(store, key, None)
-        self._loop: _Loop = None
-        #: Whether the store fails, as far as this limiter knows.
-        self.is_down: bool = False
-        self._down_since = 0.0
-        #: Whether the server has answered a probe, or another limiter, since it failed for this
-        #: one. It may have failed again for others since: their records may be the reason.
-        self.is_back: bool = False
+    #: The store that may fail, and the key of the limiter's record.
+    store: Store
+    key: Key
+    #: What serves while the store fails: `on_store_error`.
+    choice: OnStoreError
+    #: Called with the event when the store fails or is back, and with None when it is time to ask
+    #: again, for example as the server has answered another limiter (`is_back`).
+    report: Callable[[StoreDown | StoreUp | None], None]
+    #: Returns a call that tries the server if the limiter has a reason to. None: the limiter calls
+    #: by itself.
+    probe: Callable[[], _Call | None] | None = None
+    #: The last call that is of no request: a probe, what was spent, or the count of processes.
+    task: asyncio.Task[None] | None = field(init=False, default=None)
+    #: The health of the server that has the key, as of the last call.
+    health: Health = field(init=False)
+    _loop: _Loop = field(init=False, default=None)
+    #: Whether the store fails, as far as this limiter knows.
+    is_down: bool = field(init=False, default=False)
+    _down_since: float = field(init=False, default=0.0)
+    #: Whether the server has answered a probe, or another limiter, since it failed for this
+    #: one. It may have failed again for others since: their records may be the reason.
+    is_back: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Begin without a loop."""
+        self.health = Health.of(self.store, self.key, None)
 
     def find(self) -> None:
         """Find the health of the server that has the key now: keys may move."""
         if not self.is_down:
-            self.health = Health.of(self._store, self._key, self._loop)
+            self.health = Health.of(self.store, self.key, self._loop)
 
     def too_early(self) -> StoreUnavailable | None:
         """Return the error of a request, without a call, if the server fails and was just asked."""
@@ -255,13 +245,13 @@ class Outage:
         """Note a failed call."""
         self.is_back = False
         self.health.call_failed(error)
-        self.health.begin_outage(self.choice, message_of(error), self._key)
+        self.health.begin_outage(self.choice, message_of(error), self.key)
         self.follow()  # perhaps again: the server had answered another limiter
         self.begin()
 
     def error_for(self, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
         """Return the error for the requests: what failed, and what becomes of them."""
-        ours = StoreUnavailable(f"{message_of(error)}; {more}{_meanwhile(self.choice, self._key)}")
+        ours = StoreUnavailable(f"{message_of(error)}; {more}{_meanwhile(self.choice, self.key)}")
         ours.__cause__ = error.__cause__
         return ours
 
@@ -275,7 +265,7 @@ class Outage:
         if self.is_down and error is not None and self.choice != "open":
             return str(self.error_for(error))
         if is_calling:
-            return f"{self.health.name} has not answered yet, key {self._key!r:.200}"
+            return f"{self.health.name} has not answered yet, key {self.key!r:.200}"
         return ""
 
     def begin(self) -> None:
@@ -308,7 +298,7 @@ class Outage:
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop, which may have a time of its own."""
-        self._loop, self.health = loop, Health.of(self._store, self._key, loop)
+        self._loop, self.health = loop, Health.of(self.store, self.key, loop)
         self.task, self.is_back = None, False
 
     # ---- as a follower ---------------------------------------------------------------------------

@@ -56,9 +56,6 @@ class FailoverStore:
         clock: Callable[[], float],
         changed: Callable[[StoreDown | StoreUp | None], None],
     ) -> None:
-        self._guarded = store
-        #: Of the record.
-        self.key: Key = key
         self._clock = clock
         #: Whether the store fails, and what serves then.
         self.outage: Outage = Outage(
@@ -102,7 +99,8 @@ class FailoverStore:
             try:
                 if has_share and method in {"reserve", "peek"} and self._share_holds():
                     return await self._ask_both(step)
-                answer = await step.sent_to(self._guarded, self.key, self._fallback.algorithm)
+                algorithm = self._fallback.algorithm
+                answer = await step.sent_to(outage.store, outage.key, algorithm)
             except StoreUnavailable as error:
                 self._begin_outage()
                 outage.call_failed(error)
@@ -122,34 +120,36 @@ class FailoverStore:
 
     async def _ask_both(self, step: Step) -> Answer:
         """Ask the share, and the store for what the share grants."""
-        here = self._fallback.apply(self._clock(), Step(step.method, step.costs))
+        outage, fallback = self.outage, self._fallback
+        here = fallback.apply(self._clock(), Step(step.method, step.costs))
         granted, taken = step.costs[: len(here.instants)], 0
         if step.method == "reserve":
             if not granted:
                 return here
             step = Step("reserve", granted)
         try:
-            answer = await step.sent_to(self._guarded, self.key, self._fallback.algorithm)
+            answer = await step.sent_to(outage.store, outage.key, fallback.algorithm)
             assert answer is not None
             taken = len(answer.instants)
         finally:
             for cost, instant in zip(granted[taken:], here.instants[taken:], strict=True):
-                self._fallback.refund(self._clock(), cost, instant)
-        self.outage.call_answered()
+                fallback.refund(self._clock(), cost, instant)
+        outage.call_answered()
         wait = max(answer.retry_after, here.retry_after)
         return dataclasses.replace(answer, retry_after=wait)
 
     async def clear(self) -> None:
         """Forget the record, in the store and here."""
+        outage = self.outage
         try:
-            await self._guarded.clear(self.key)
+            await outage.store.clear(outage.key)
         except StoreUnavailable as error:
-            more = f"the record of {self.key!r:.200} may still be there"
+            more = f"the record of {outage.key!r:.200} may still be there"
             ours = StoreUnavailable(f"{message_of(error)}; {more}")
             raise ours from error.__cause__
         self.recorded = None
         self._fallback.forget()
-        if self.outage.is_down:
+        if outage.is_down:
             self._fallback.begin_outage()
 
     def _note_answer(self, answer: Answer, taken: Sequence[float]) -> None:
@@ -208,7 +208,7 @@ class FailoverStore:
         return self._probe if is_needed else None
 
     async def _probe(self) -> None:
-        store, key, algorithm = self._guarded, self.key, self._fallback.algorithm
+        store, key, algorithm = self.outage.store, self.outage.key, self._fallback.algorithm
         try:
             await store.peek(key, algorithm, 0.0)
             # A server that is read-only, and one whose disk is full, answers all but a change.
@@ -235,18 +235,18 @@ class FailoverStore:
             outage.end()
 
     async def _record_spent(self) -> None:
-        fallback, spent = self._fallback, self._fallback.spent
-        store, key, algorithm = self._guarded, self.key, fallback.algorithm
+        outage, fallback, spent = self.outage, self._fallback, self._fallback.spent
+        store, key, algorithm = outage.store, outage.key, fallback.algorithm
         assert spent is not None
         try:
             most = fallback.most_counting(self._clock())
-            if self.outage.choice == "open":  # it may have been any number
+            if outage.choice == "open":  # it may have been any number
                 most = (await store.peek(key, algorithm, 0.0)).remaining
             if cost := spent.cap(most):
                 answer = await store.record(key, algorithm, cost)
                 self.recorded = (spent, answer.now) if expires(algorithm) else None
         except StoreUnavailable as error:
-            self.outage.call_failed(error)
+            outage.call_failed(error)
             return
         except Exception:  # noqa: BLE001, S110 - the next call raises the same
             pass
@@ -272,12 +272,13 @@ class FailoverStore:
             self.recorded = None
         # It stays spent; the next call raises the same.
         with contextlib.suppress(StoreUnavailable, ValueError):
-            await self._guarded.refund(self.key, self._fallback.algorithm, cost, instant)
+            store, key, algorithm = self.outage.store, self.outage.key, self._fallback.algorithm
+            await store.refund(key, algorithm, cost, instant)
 
     async def _count_processes(self) -> None:
         # The count stays as it was. A TypeError: the store takes its own algorithms only.
         with contextlib.suppress(StoreUnavailable, TypeError, ValueError):
-            await self.outage.health.counter.register(self._guarded)
+            await self.outage.health.counter.register(self.outage.store)
 
     # ---- the end, and loops ----------------------------------------------------------------------
 

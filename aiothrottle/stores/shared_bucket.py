@@ -635,7 +635,7 @@ class SharedBucket:
             self._has_failed = True
             _logger.warning(
                 "tokens of %.200r could not be returned (they stay spent) or counted: %.300r",
-                *(self.store.key, reason_of(error, None)),
+                *(self.outage.key, reason_of(error, None)),
             )
 
     # ---- requests that do not wait, the end, and loops -------------------------------------------
