@@ -216,7 +216,7 @@ class RateLimiter:
         #: Where its requests arrive.
         self._engine: Engine = Engine(own, clock, limits=limits, max_queue=max_queue, above=above)
         if store is not None and key is not None:
-            options = StoreOptions(key=key, on_store_error=on_store_error, local_share=local_share)
+            options = StoreOptions(key=key, choice=on_store_error, local_share=local_share)
             if leased is not None:
                 share_slots(self._engine, leased, store, options)
             if shares_rate:

@@ -20,7 +20,7 @@ class StoreOptions(TypedDict):
     """How the limits are counted in a store."""
 
     key: Key
-    on_store_error: OnStoreError
+    choice: OnStoreError
     local_share: float | None
 
 
@@ -50,6 +50,7 @@ def share_rate(
 ) -> None:
     """Reserve the tokens of the engine in the store."""
     from aiothrottle.stores.caller import Caller, weakly
+    from aiothrottle.stores.health import Outage
     from aiothrottle.stores.shared_bucket import SharedBucket
     from aiothrottle.stores.wait_until import SharedWaitUntil
 
@@ -67,11 +68,9 @@ def share_rate(
     make = partial(SharedWaitUntil, observers=engine.observers) if rejects else SharedBucket
     engine.shared = make(
         *(engine.bucket, engine.queue, engine.semaphore, engine.pause, algorithm),
-        store=store,
-        changed=weakly(engine.store_changed),
+        outage=Outage(store, report=weakly(engine.store_changed), **options),
         max_reservation=max_reservation,
         prefetch=tokens,
-        **options,
     )
     now, serve = engine.bucket.now, weakly(engine.tokens_answered)
     engine.callers += (Caller(engine.shared, "aiothrottle tokens", now, serve),)
@@ -82,6 +81,7 @@ def share_slots(
 ) -> None:
     """Lease the slots of the engine in the store."""
     from aiothrottle.stores.caller import Caller, weakly
+    from aiothrottle.stores.health import Outage
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
     from aiothrottle.stores.slots import SlotStore
 
@@ -89,12 +89,10 @@ def share_slots(
         raise TypeError(
             f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
         )
+    outage = Outage(store, report=weakly(engine.store_changed), **options)
     engine.leased = SharedSemaphore(
-        *(engine.semaphore, engine.bucket, engine.observers, shared),
-        store=store,
+        *(engine.semaphore, engine.bucket, engine.observers, shared, store, outage),
         startable=weakly(engine.startable),
-        changed=weakly(engine.store_changed),
-        **options,
     )
     bucket, serve = engine.bucket, weakly(engine.store_answered)
     now = lambda: bucket.clock()  # noqa: E731, PLW0108 - another loop brings another clock

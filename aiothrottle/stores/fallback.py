@@ -54,13 +54,12 @@ class Fallback:
 
     Args:
         outage: The choice of what serves, and the health of the server.
-        local_share: The share of this process, with "local"; None: the processes are counted.
         algorithm: Decides in the store.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> from aiothrottle.stores import MemoryStore
-    >>> outage = Outage(MemoryStore(), "key", "local", report=print)
-    >>> fallback = Fallback(outage, local_share=0.25, algorithm=SlidingWindowLog("10/s"))
+    >>> outage = Outage(MemoryStore(), "key", "local", local_share=0.25, report=print)
+    >>> fallback = Fallback(outage, SlidingWindowLog("10/s"))
     >>> for _ in range(2):  # a quarter of ten
     ...     answer = fallback.apply(0.0, Step("reserve", [1]))
     >>> fallback.patience(0.0, 1)
@@ -69,11 +68,11 @@ class Fallback:
 
     __slots__ = ("_given", "_outage", "_record", "algorithm", "spent")
 
-    def __init__(
-        self, outage: Outage, local_share: float | None, algorithm: Algorithm[Any]
-    ) -> None:
+    def __init__(self, outage: Outage, algorithm: Algorithm[Any]) -> None:
         self._outage = outage
-        self._given = None if local_share is None else min(1 / local_share, _MOST)
+        share = outage.local_share
+        # The divisor of the user's share; None: the processes are counted.
+        self._given = None if share is None else min(1 / share, _MOST)
         #: Decides in the store.
         self.algorithm: Algorithm[Any] = algorithm
         self.forget()

@@ -204,6 +204,8 @@ class Outage:
     key: Key
     #: What serves while the store fails: `on_store_error`.
     choice: OnStoreError
+    #: The part of the limit that this process may use alone then, with "local"; None: what suits.
+    local_share: float | None
     #: Called with the event when the store fails or is back, and with None when it is time to ask
     #: again, for example as the server has answered another limiter (`is_back`).
     report: Callable[[StoreDown | StoreUp | None], None]

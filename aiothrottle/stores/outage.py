@@ -21,11 +21,10 @@ from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import until
 from aiothrottle.amounts import common, total
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
 from aiothrottle.stores.fallback import Fallback, Here, Spent, expires
 from aiothrottle.stores.health import Outage, message_of
-from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
+from aiothrottle.stores.store import Answer, Method, Step
 
 # Seconds within which all processes that call find that the store is back: see `Health`.
 _ALL_BACK = 2.0
@@ -36,34 +35,20 @@ class FailoverStore:
     """The store of one limiter, or its fallback.
 
     Args:
-        store: The store that may fail.
-        key: Of the record.
+        outage: Has the store that may fail, and what serves then.
         algorithm: Decides in the store.
-        choice: What serves then: `on_store_error`.
-        local_share: The share of this process, with "local"; None to count the processes.
         clock: Returns the time in seconds.
-        changed: Called with the event when the store fails or is back, and with None when it may
-            have more to grant; it does not keep the limiter alive.
     """
 
     def __init__(
-        self,
-        store: Store,
-        key: Key,
-        algorithm: Algorithm[Any],
-        choice: OnStoreError,
-        local_share: float | None,
-        clock: Callable[[], float],
-        changed: Callable[[StoreDown | StoreUp | None], None],
+        self, outage: Outage, algorithm: Algorithm[Any], clock: Callable[[], float]
     ) -> None:
-        self._clock = clock
         #: Whether the store fails, and what serves then.
-        self.outage: Outage = Outage(
-            *(store, key, choice),
-            report=changed,
-            probe=None if choice == "raise" else weakly(self._probe_if_needed),
-        )
-        self._fallback = Fallback(self.outage, local_share, algorithm)
+        self.outage: Outage = outage
+        if outage.choice != "raise":
+            outage.probe = weakly(self._probe_if_needed)
+        self._clock = clock
+        self._fallback = Fallback(outage, algorithm)
         # Whether a call was made.
         self._is_used = False
         #: Whether requests in an outage have asked for the store since its last probe.

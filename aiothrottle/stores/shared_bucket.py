@@ -23,7 +23,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from aiothrottle._core.semaphore import Semaphore
     from aiothrottle._core.wait_queue import Queue, Waiter
     from aiothrottle.rate import Rate
-    from aiothrottle.stores.store import Key, OnStoreError, Store
 
 _logger = logging.getLogger("aiothrottle")
 
@@ -173,14 +172,9 @@ class SharedBucket:
         semaphore: Its slots: nothing is reserved for a waiter that has none.
         pause: Its pause.
         algorithm: The algorithm that decides in the store.
-        store: The store.
-        key: The key of the record.
-        changed: Called when what the store has rejected may be granted by now; with the event if
-            the store fails or is back.
+        outage: Has the store, and what serves while it fails. It reports to the engine.
         max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
         prefetch: Tokens to reserve before a request needs them, and how long they are kept.
-        on_store_error: What serves while the store fails.
-        local_share: This process's share then, with "local"; None: the processes are counted.
     """
 
     def __init__(
@@ -191,28 +185,21 @@ class SharedBucket:
         pause: "Pause",
         algorithm: Algorithm[Any],
         *,
-        store: "Store",
-        key: "Key",
-        changed: "Callable[[events.StoreDown | events.StoreUp | None], None]",
+        outage: Outage,
         max_reservation: float | None = None,
         prefetch: "Rate | None" = None,
-        on_store_error: "OnStoreError" = "raise",
-        local_share: float | None = None,
     ) -> None:
         self._bucket = bucket
         self._queue = queue
         self._semaphore = semaphore
         self._pause = pause
-        self._changed = changed
+        #: Whether the store fails. What the store had rejected is void when that changes.
+        self.outage: Outage = outage
+        self._changed, outage.report = outage.report, weakly(self._store_changed)
         #: What the store has granted, the state of the bucket's algorithm.
         self.reserved: ReservedState = bucket.own[1]
         #: The store, or its fallback.
-        self.store: FailoverStore = FailoverStore(
-            *(store, key, algorithm, on_store_error, local_share, bucket.clock),
-            weakly(self._store_changed),
-        )
-        #: Whether it fails.
-        self.outage: Outage = self.store.outage
+        self.store: FailoverStore = FailoverStore(outage, algorithm, bucket.clock)
         self._max_reservation = max_reservation
         self._prefetch = Prefetch(prefetch)
         #: Whether new requests may use reservations without a further decision: else each

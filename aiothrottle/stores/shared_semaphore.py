@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.semaphore import Semaphore
-    from aiothrottle.events import StoreDown, StoreUp
     from aiothrottle.stores.slots import Granted, SlotStore
-    from aiothrottle.stores.store import Key, OnStoreError, SharedConcurrency
+    from aiothrottle.stores.store import SharedConcurrency
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -72,12 +71,10 @@ class SharedSemaphore:
         observers: Have the name for errors.
         shared: The slots of all processes, as the user gives them.
         store: The store.
-        key: Of the record.
+        outage: Has the key of the record, and what serves while the store fails: with "local" and
+            without a share, the slots that this process held. It reports to the engine.
         startable: Returns how many waiters would start if they had slots, at most so many; None if
             the engine is gone.
-        changed: Called when a call may be due, with the event if the store fails or is back.
-        on_store_error: What serves while the store fails.
-        local_share: This process's share then, with "local"; None: the slots that it held.
     """
 
     def __init__(
@@ -86,13 +83,9 @@ class SharedSemaphore:
         bucket: "LocalBucket",
         observers: "Observers",
         shared: "SharedConcurrency",
-        *,
         store: "SlotStore",
-        key: "Key",
+        outage: Outage,
         startable: Callable[[int], int | None],
-        changed: "Callable[[StoreDown | StoreUp | None], None]",
-        on_store_error: "OnStoreError",
-        local_share: float | None,
     ) -> None:
         #: What the user asked for, and what the last claim was for: an update makes one due.
         self.shared: SharedConcurrency = shared
@@ -101,12 +94,9 @@ class SharedSemaphore:
         self._bucket = bucket
         self._observers = observers
         self._store = store
-        self._key = key
         self._startable = startable
-        self._changed = changed
         #: Whether the store fails.
-        self.outage: Outage = Outage(store, key, on_store_error, report=changed)
-        self._local_share = local_share
+        self.outage: Outage = outage
         # Whether the last call failed; and how many slots were held when the fallback began to
         # serve, None while it does not.
         self._has_failed = False
@@ -166,7 +156,7 @@ class SharedSemaphore:
             if asks and not (self._semaphore.free or self._held_before is not None):
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
-                self._changed(None)
+                self.outage.report(None)
                 try:
                     await answered
                 finally:
@@ -175,7 +165,7 @@ class SharedSemaphore:
             yield
         finally:
             trying.discard(mark)
-            self._changed(None)
+            self.outage.report(None)
 
     # ---- what is claimed, and when ---------------------------------------------------------------
 
@@ -231,7 +221,7 @@ class SharedSemaphore:
         self._number += 1
         shared = self._claimed = self.shared
         claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
-        call = self._store.claim(self._key, claim)
+        call = self._store.claim(self.outage.key, claim)
         return Order(call, partial(self._granted, claim, len(self._tries)), self._failed)
 
     def _granted(self, claim: Claim, tries: int, granted: "Granted") -> None:
@@ -239,7 +229,7 @@ class SharedSemaphore:
         if granted.lost and self._held_before is None:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
-                *(granted.lost, self._key),
+                *(granted.lost, self.outage.key),
             )
         self._forget_failures()
         self.outage.call_answered()
@@ -285,7 +275,7 @@ class SharedSemaphore:
         """Claim, as the store has woken the waiters; while it fails, its return does that."""
         self._is_woken = True
         if not self._has_failed:
-            self._changed(None)
+            self.outage.report(None)
 
     # ---- while the store fails -------------------------------------------------------------------
 
@@ -319,12 +309,12 @@ class SharedSemaphore:
 
     def _slots_without_store(self, held_before: int) -> int:
         """Return how many slots the fallback allows."""
-        shared, choice = self.shared, self.outage.choice
+        shared, choice, local_share = self.shared, self.outage.choice, self.outage.local_share
         if choice != "local":
             return NO_LIMIT if choice == "open" else 0
-        if self._local_share is not None:
+        if local_share is not None:
             # The product may be off by a rounding: 0.29 * 100 is below 29.
-            return max(1, math.floor(shared.limit * self._local_share + ROUNDING))
+            return max(1, math.floor(shared.limit * local_share + ROUNDING))
         # What each held when the store failed is not more than all may have together.
         return shared.per_process or max(1, held_before)
 
