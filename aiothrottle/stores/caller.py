@@ -42,37 +42,29 @@ class Order(NamedTuple):
     fail: Callable[[Exception], Exception | None]
 
 
-class Part(Protocol):
+class _Part(Protocol):
     """What an engine shares through a store: its tokens, or its slots."""
 
-    @property
-    def outage(self) -> Outage:
-        """Whether the store fails."""
-        ...
+    #: Whether the store fails.
+    outage: Outage
 
-    def is_idle(self, now: float) -> bool:
-        """Return whether nothing is held, due or to be remembered."""
-        ...
+    # Returns whether nothing is held, due or to be remembered.
+    def is_idle(self, now: float) -> bool: ...
 
-    def tidy(self, now: float) -> None:
-        """Give up what cannot be used, before the queue is served."""
-        ...
+    # Gives up what cannot be used, before the queue is served.
+    def tidy(self, now: float) -> None: ...
 
-    def due_in(self, now: float) -> float:
-        """Return the seconds until a call is due: 0.0 is now, infinity: it is not known."""
-        ...
+    # Returns the seconds until a call is due: 0.0 is now, infinity: it is not known.
+    def due_in(self, now: float) -> float: ...
 
-    def order(self, now: float) -> Order | float:
-        """Return the call that is due now, or the seconds until one is."""
-        ...
+    # Returns the call that is due now, or the seconds until one is.
+    def order(self, now: float) -> Order | float: ...
 
-    def restart(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin anew on another loop."""
-        ...
+    # Begins anew on another loop.
+    def restart(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
-    def stop(self) -> None:
-        """Give up all that is not in use: the engine is closed."""
-        ...
+    # Gives up all that is not in use: the engine is closed.
+    def stop(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -80,7 +72,7 @@ class Caller:
     """The task and the timer of one part."""
 
     #: What is shared.
-    part: Part
+    part: _Part
     #: What the task is for.
     name: str
     #: Returns the time; for tokens, all started requests are charged by then.

@@ -413,11 +413,7 @@ class ProcessCount:
 
     name: str
     seconds: float
-
-    @property
-    def capacity(self) -> float:
-        """Infinity."""
-        return math.inf
+    capacity: float = field(init=False, default=math.inf)
 
     def start(self) -> dict[str, float]:
         """Return an empty count."""
