@@ -31,8 +31,9 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiothrottle._core.semaphore import NO_LIMIT
 from aiothrottle.amounts import ROUNDING
@@ -62,63 +63,52 @@ _PAUSE_AFTER_ERROR = 1.0
 _RETRIES_PER_SECOND = 20.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SharedSemaphore:
-    """The leased slots of one engine.
+    """The leased slots of one engine."""
 
-    Args:
-        semaphore: The engine's semaphore, which has the leased slots.
-        bucket: Has the clock.
-        observers: Have the name for errors.
-        shared: The slots of all processes, as the user gives them.
-        store: The store.
-        outage: Has the key of the record, and what serves while the store fails: with "local" and
-            without a share, the slots that this process held. It reports to the engine.
-        startable: Returns how many waiters would start if they had slots, at most so many; None if
-            the engine is gone.
-    """
-
-    def __init__(
-        self,
-        semaphore: "Semaphore",
-        bucket: "LocalBucket",
-        observers: "Observers",
-        shared: "SharedConcurrency",
-        store: "SlotStore",
-        outage: Outage,
-        startable: Callable[[int], int | None],
-    ) -> None:
-        #: What the user asked for, and what the last claim was for: an update makes one due.
-        self.shared: SharedConcurrency = shared
-        self._claimed = shared
-        self._semaphore = semaphore
-        self._bucket = bucket
-        self._observers = observers
-        self._store = store
-        self._startable = startable
-        #: Whether the store fails.
-        self.outage: Outage = outage
-        # Whether the last call failed; and how many slots were held when the fallback began to
-        # serve, None while it does not.
-        self._has_failed = False
-        self._held_before: int | None = None
-        self._is_closed = False
-        # When the next claim is due, if nothing changes before.
-        self._ask_at = math.inf
-        # The random part of the owner's name, the name, and the number of its last claim.
-        self._letters, self._owner, self._number = secrets.token_hex(8), "", 0
-        # How many slots the store has as held and as wanted; None while that is uncertain, as a
-        # claim is under way or was not answered. Then the slots that the store may have granted
-        # have to be returned, until the lease of the last claim for any has expired.
-        self._known: tuple[int, int] | None = (0, 0)
-        self._leased_at = -math.inf
-        # Whether the store wakes the owner, and whether it has since the last claim.
-        self._listens = self._is_woken = False
-        # The next pause between two calls if it does not.
-        self._pause = _PAUSE
-        # A mark for each request that uses a slot only if one is free now (`try_acquire`, `peek`),
-        # and the futures of those that need a call for that, until one that began later has ended.
-        self._trying: set[object] = set()
-        self._tries: list[asyncio.Future[None]] = []
+    #: The engine's semaphore, which has the leased slots.
+    semaphore: "Semaphore"
+    #: Has the clock.
+    bucket: "LocalBucket"
+    #: Have the name for errors.
+    observers: "Observers"
+    #: What the user asked for: an update makes a claim due.
+    shared: "SharedConcurrency"
+    store: "SlotStore"
+    #: Has the key of the record, and what serves while the store fails: with "local" and without a
+    #: share, the slots that this process held. It reports to the engine.
+    outage: Outage
+    #: Returns how many waiters would start if they had slots, at most so many; None if the engine
+    #: is gone.
+    startable: Callable[[int], int | None]
+    # What the last claim was for.
+    _claimed: "SharedConcurrency | None" = field(init=False, default=None)
+    # Whether the last call failed; and how many slots were held when the fallback began to
+    # serve, None while it does not.
+    _has_failed: bool = field(init=False, default=False)
+    _held_before: int | None = field(init=False, default=None)
+    _is_closed: bool = field(init=False, default=False)
+    # When the next claim is due, if nothing changes before.
+    _ask_at: float = field(init=False, default=math.inf)
+    # The random part of the owner's name, the name, and the number of its last claim.
+    _letters: str = field(init=False, default_factory=partial(secrets.token_hex, 8))
+    _owner: str = field(init=False, default="")
+    _number: int = field(init=False, default=0)
+    # How many slots the store has as held and as wanted; None while that is uncertain, as a
+    # claim is under way or was not answered. Then the slots that the store may have granted
+    # have to be returned, until the lease of the last claim for any has expired.
+    _known: tuple[int, int] | None = field(init=False, default=(0, 0))
+    _leased_at: float = field(init=False, default=-math.inf)
+    # Whether the store wakes the owner, and whether it has since the last claim.
+    _listens: bool = field(init=False, default=False)
+    _is_woken: bool = field(init=False, default=False)
+    # The next pause between two calls if it does not.
+    _pause: float = field(init=False, default=_PAUSE)
+    # A mark for each request that uses a slot only if one is free now (`try_acquire`, `peek`),
+    # and the futures of those that need a call for that, until one that began later has ended.
+    _trying: set[object] = field(init=False, default_factory=set[object])
+    _tries: list[asyncio.Future[None]] = field(init=False, default_factory=list[Any])
 
     # ---- what the engine asks --------------------------------------------------------------------
 
@@ -131,7 +121,7 @@ class SharedSemaphore:
         if self._held_before is not None:
             held, wanted = self._count()
             most = self._slots_without_store(self._held_before)
-            self._semaphore.add(max(0, min(wanted, most - held)))
+            self.semaphore.add(max(0, min(wanted, most - held)))
 
     def closed_for(self, now: float) -> float:
         """Return the seconds until a failing store is asked again, if no slot is used meanwhile."""
@@ -152,8 +142,8 @@ class SharedSemaphore:
         trying, mark = self._trying, object()
         trying.add(mark)
         try:
-            self.tidy(self._bucket.clock())
-            if asks and not (self._semaphore.free or self._held_before is not None):
+            self.tidy(self.bucket.clock())
+            if asks and not (self.semaphore.free or self._held_before is not None):
                 answered = asyncio.get_running_loop().create_future()
                 self._tries.append(answered)
                 self.outage.report(None)
@@ -188,8 +178,8 @@ class SharedSemaphore:
 
     def _count(self) -> tuple[int, int]:
         """Return how many slots are held and of use, and how many more would be of use."""
-        semaphore = self._semaphore
-        of_use = (self._startable(_MOST_WANTED) or 0) + len(self._trying)
+        semaphore = self.semaphore
+        of_use = (self.startable(_MOST_WANTED) or 0) + len(self._trying)
         free = semaphore.free
         most = _MOST_WANTED
         if self.shared.per_process is not None:
@@ -213,7 +203,7 @@ class SharedSemaphore:
             assert outage.health.error is not None
             return Order(_raise(outage.health.error), bool, self._failed)
         held, wanted = self._count()
-        self._semaphore.add(held - self._semaphore.slots)
+        self.semaphore.add(held - self.semaphore.slots)
         self._is_woken = False
         self._known = None
         if held or wanted:
@@ -221,11 +211,11 @@ class SharedSemaphore:
         self._number += 1
         shared = self._claimed = self.shared
         claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
-        call = self._store.claim(self.outage.key, claim)
+        call = self.store.claim(self.outage.key, claim)
         return Order(call, partial(self._granted, claim, len(self._tries)), self._failed)
 
     def _granted(self, claim: Claim, tries: int, granted: "Granted") -> None:
-        now = self._bucket.clock()
+        now = self.bucket.clock()
         if granted.lost and self._held_before is None:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
@@ -233,7 +223,7 @@ class SharedSemaphore:
             )
         self._forget_failures()
         self.outage.call_answered()
-        self._semaphore.add(granted.granted)
+        self.semaphore.add(granted.granted)
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
         self._known = (held, wanted)
         if granted.granted or not wanted:
@@ -255,7 +245,7 @@ class SharedSemaphore:
             if error is None:
                 future.set_result(None)
             else:
-                future.set_exception(twin(error, self._observers.label))
+                future.set_exception(twin(error, self.observers.label))
 
     def _patience(self, retry_after: float) -> float:
         """Seconds after which to ask again if the store does not wake the waiters before.
@@ -264,7 +254,7 @@ class SharedSemaphore:
             retry_after: Seconds until a lease may expire.
         """
         if not self._listens:  # a wake-up before that call is lost
-            self._listens = self._is_woken = self._store.listen(self._owner, self._woken)
+            self._listens = self._is_woken = self.store.listen(self._owner, self._woken)
         patience = retry_after + SHORTEST_BREAK
         if not self._listens:
             patience = min(patience, self._pause * random.uniform(0.5, 1.0))
@@ -281,7 +271,7 @@ class SharedSemaphore:
 
     def _failed(self, error: Exception) -> Exception | None:
         """Return the error for the waiters, or let the fallback serve; and claim again later."""
-        now, outage = self._bucket.clock(), self.outage
+        now, outage = self.bucket.clock(), self.outage
         self._has_failed = True
         pause = _PAUSE_AFTER_ERROR
         if isinstance(error, StoreUnavailable):
@@ -333,7 +323,7 @@ class SharedSemaphore:
 
     def _stop_listening(self) -> None:
         if self._listens:
-            self._store.unlisten(self._owner)
+            self.store.unlisten(self._owner)
             self._listens = False
 
     # ---- the end, and loops ----------------------------------------------------------------------
@@ -341,7 +331,7 @@ class SharedSemaphore:
     def restart(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew on another loop, with the requests that are still in flight."""
         self.outage.move_to(loop)
-        self._semaphore.add(-self._semaphore.free)
+        self.semaphore.add(-self.semaphore.free)
         self._trying, self._tries = set(), []  # the requests of the old one are dead
         self._stop_listening()
         # The process is part of the name: a forked child has the same letters.
