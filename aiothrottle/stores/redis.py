@@ -48,8 +48,10 @@ __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 
 Client: TypeAlias = Redis | RedisCluster
 
+# A client, a pipeline, a node, a script or a reply: the driver's own types are half unknown.
+_OfDriver: TypeAlias = Any
 # Sends itself by a client, or queues itself on a pipeline.
-_Call: TypeAlias = Callable[[Any], Awaitable[Any]]
+_Call: TypeAlias = Callable[[_OfDriver], Awaitable[Any]]
 
 _OLDEST = (6, 2)
 _LONGEST = 10**13  # milliseconds: three hundred years
@@ -103,7 +105,7 @@ class RedisStore(SwapStore):
     ) -> None:
         check_number("timeout", timeout, "seconds", above=0)
         self._exceptions: Any = _exceptions_of(client)
-        self._client: Any = client  # its own types are half unknown
+        self._client: _OfDriver = client
         self._record, self._load, self._swap, self._slots = map(
             self._client.register_script, (RECORD, LOAD, SWAP, SLOTS)
         )
@@ -191,7 +193,7 @@ class RedisStore(SwapStore):
 
     # ---- the server ------------------------------------------------------------------------------
 
-    def _run(self, script: Any, request: Request, *, first: bool = False) -> Awaitable[Any]:  # noqa: ANN401 - the driver's
+    def _run(self, script: _OfDriver, request: Request, *, first: bool = False) -> Awaitable[Any]:
         """Call a script and return its reply."""
         return self._ask(partial(script, *request), request.keys[0], first=first)
 
@@ -202,7 +204,7 @@ class RedisStore(SwapStore):
             return calls.ask(call, first=first)
         return self._ask_node(self._nodes, call, name, first=first)
 
-    async def _ask_node(self, nodes: "_Nodes", call: _Call, name: str, *, first: bool) -> Any:  # noqa: ANN401
+    async def _ask_node(self, nodes: "_Nodes", call: _Call, name: str, *, first: bool) -> _OfDriver:
         node = nodes.name_of(name)
         check = partial(nodes.send, self._check, name)
         calls = self._calls.get(node) or self._calls_to(node, check)
@@ -249,7 +251,7 @@ class RedisStore(SwapStore):
             replies: list[Any] = await pipe.execute(raise_on_error=False)
             return replies
 
-    async def _check(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
+    async def _check(self, client: _OfDriver) -> None:
         """Check the version and settings of a server, once, before the first call."""
         try:
             info: dict[str, Any] = await client.info()
@@ -313,7 +315,7 @@ class _Nodes:
         exceptions: The exceptions of its package.
     """
 
-    def __init__(self, client: Any, exceptions: ModuleType) -> None:  # noqa: ANN401 - the driver's own
+    def __init__(self, client: _OfDriver, exceptions: ModuleType) -> None:
         self._client = client
         self._exceptions = exceptions
         # Whether the driver knows the nodes. If not, its `aclose` closes nothing, not even the
@@ -331,7 +333,7 @@ class _Nodes:
         """Look before the next call to that node who has its keys: a replica may have, by now."""
         self._suspects.add(name)
 
-    async def send(self, call: Callable[[Any], Awaitable[Any]], record: str) -> Any:  # noqa: ANN401
+    async def send(self, call: _Call, record: str) -> _OfDriver:
         """Send a call about a record; it may be sent twice. Raises what the driver raises."""
         if not self._is_initialized:
             # Not with each call: it may connect to any node, also to a dead one.
@@ -349,19 +351,14 @@ class _Nodes:
         except (self._exceptions.AskError, self._exceptions.TryAgainError):  # or a `MovedError`
             return await self._follow(call)
 
-    async def _follow(self, call: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401
+    async def _follow(self, call: _Call) -> _OfDriver:
         """Send a call through the driver, which follows redirections, and may forget the nodes."""
         try:
             return await call(self._client)
         finally:
             self._is_initialized = False
 
-    async def _send_to(
-        self,
-        node: Any,  # noqa: ANN401 - the driver's
-        call: Callable[[Any], Awaitable[Any]],
-        record: str,
-    ) -> Any:  # noqa: ANN401
+    async def _send_to(self, node: _OfDriver, call: _Call, record: str) -> _OfDriver:
         for _ in range(_REPEATS):
             try:
                 return await call(_Node(node))
@@ -378,7 +375,7 @@ class _Nodes:
                 node = known or node
         return await call(_Node(node))
 
-    def _find(self, record: str) -> Any:  # noqa: ANN401
+    def _find(self, record: str) -> _OfDriver:
         nodes = self._client.nodes_manager.slots_cache.get(self._client.keyslot(record))
         return nodes[0] if nodes else None
 
@@ -388,16 +385,16 @@ class _Node:
 
     __slots__ = ("execute_command",)
 
-    def __init__(self, node: Any) -> None:  # noqa: ANN401
+    def __init__(self, node: _OfDriver) -> None:
         self.execute_command: Callable[..., Awaitable[Any]] = node.execute_command
 
-    async def evalsha(self, *arguments: Any) -> Any:  # noqa: ANN401
+    async def evalsha(self, *arguments: _OfDriver) -> _OfDriver:
         return await self.execute_command("EVALSHA", *arguments)
 
-    async def info(self) -> Any:  # noqa: ANN401
+    async def info(self) -> _OfDriver:
         return await self.execute_command("INFO")
 
-    async def script_load(self, script: str) -> Any:  # noqa: ANN401
+    async def script_load(self, script: str) -> _OfDriver:
         digest = await self.execute_command("SCRIPT LOAD", script)
         return digest if isinstance(digest, str) else digest.decode()
 

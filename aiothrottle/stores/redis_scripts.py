@@ -13,7 +13,7 @@ import secrets
 import struct
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from aiothrottle.algorithms import (
     AllOf,
@@ -33,6 +33,9 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.record import other_algorithm, report_damage, seal
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, Step, name_of
+
+# Of any server.
+_Reply: TypeAlias = Any
 
 # Seconds for which an answer is kept, at the least, for a driver that retries a request. It does so
 # until the call is given up.
@@ -204,12 +207,7 @@ def _packed(*numbers: float) -> bytes:
 # ---- replies -------------------------------------------------------------------------------------
 
 
-def read_answer(
-    reply: Any,  # noqa: ANN401 - of any server
-    key: Key,
-    algorithm: Algorithm[Any],
-    most: int = 0,
-) -> Answer:
+def read_answer(reply: _Reply, key: Key, algorithm: Algorithm[Any], most: int = 0) -> Answer:
     """Read a reply of `record.lua`; log if the record was damaged.
 
     Args:
@@ -257,7 +255,7 @@ def _instants(runs: list[float], most: int) -> tuple[float, ...]:
     return tuple(instants)
 
 
-def read_granted(reply: Any, key: Key) -> Granted:  # noqa: ANN401
+def read_granted(reply: _Reply, key: Key) -> Granted:
     """Read a reply of `slots.lua`; log if the record of the key was damaged.
 
     Raises:
@@ -273,7 +271,7 @@ def read_granted(reply: Any, key: Key) -> Granted:  # noqa: ANN401
     return answer
 
 
-def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
+def read_loaded(reply: _Reply) -> tuple[bytes | None, float]:
     """Read a reply of `load.lua`: the bytes of a record, and the server's time since 1970.
 
     Raises:
