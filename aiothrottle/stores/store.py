@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from aiothrottle._checks import check_choice, check_number, check_whole, shown
+from aiothrottle._checks import check_choice, check_number, check_whole
 from aiothrottle.algorithms.protocol import Algorithm, check_instance, until
 from aiothrottle.amounts import Amounts
 
@@ -263,17 +263,9 @@ def check_share(on_store_error: OnStoreError, local_share: float | None) -> None
         ValueError: One of them is out of range, or they contradict each other.
     """
     check_choice("on_store_error", on_store_error, CHOICES)
-    if local_share is None:
-        return
-    wanted = "the part of the limit that this process may use alone, such as 1/8 for 8 processes"
-    # A bool is an int for Python, but no part of anything.
-    if not isinstance(local_share, int | float) or isinstance(local_share, bool):
-        raise TypeError(f"local_share must be a number, {wanted}, got {shown(local_share)}")
-    if not 0 < local_share <= 1:
-        raise ValueError(
-            f"local_share must be above 0 and at most 1, {wanted}, got {shown(local_share)}"
-        )
-    if on_store_error != "local":
+    none = "None; 1/8 is the share of one of 8 processes"
+    check_number("local_share", local_share, above=0, most=1, none=none)
+    if local_share is not None and on_store_error != "local":
         raise ValueError(
             f"local_share={local_share!r} has no effect with on_store_error={on_store_error!r}: "
             "write on_store_error='local' too, or leave local_share out"

@@ -449,8 +449,11 @@ STORED: list[dict[str, Any]] = [
         ({"rate_limit": 1, **ALONE, "on_store_error": "local"}, "give a store"),
         ({"rate_limit": 1, **ALONE, **LOCAL, "local_share": 0.5}, "give a store"),
         ({"rate_limit": 1, "local_share": 0.5}, "write on_store_error='local' too"),
-        *(({"rate_limit": 1, "local_share": it}, "must be above 0 and at most 1") for it in PARTS),
-        *(({**SLOTS, **LOCAL, "local_share": it}, "must be a number, .*1/8") for it in ("x", True)),
+        *(({"rate_limit": 1, "local_share": it}, "above 0, at most 1, .*1/8") for it in PARTS),
+        *(
+            ({**SLOTS, **LOCAL, "local_share": it}, "must be a finite number, .*1/8")
+            for it in ("x", True)
+        ),
     ],
 )
 def test_arguments_that_cannot_be_shared_are_rejected(options: Unchecked, error: str) -> None:
