@@ -16,6 +16,11 @@ from tests.support.skips import summary
 if TYPE_CHECKING:  # the drivers of servers take a second to import
     from tests.support.servers import Cluster, Process, Sentinels, SlowServers, Valkey
 
+if "AIOTHROTTLE_REAL_SERVERS" not in os.environ:  # these are downloaded
+    # No test leaves this machine, and to read the authorities of the system takes a fifth of the
+    # time in which a process imports aiohttp, and nearly all of a new client of httpx.
+    os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
+
 examples(50).register_profile("default", examples(50))
 examples(50).load_profile("default")
 
