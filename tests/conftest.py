@@ -144,19 +144,24 @@ def memcached_server() -> "Iterator[Process]":
 
 
 @pytest.fixture(scope="session")
-def slow_servers(request: pytest.FixtureRequest) -> "Iterator[SlowServers]":
-    """Start those of this run at its begin, all at once, while other tests run."""
+def slow_servers() -> "Iterator[SlowServers]":
     from tests.support.servers import SlowServers
 
-    servers, wanted = SlowServers(), set[object]()
-    for item in request.session.items:
-        wanted.update(getattr(item, "fixturenames", ()))
-        if call := getattr(item, "callspec", None):
-            wanted.update(it for it in call.params.values() if isinstance(it, str))
-    for kind in servers.KINDS.keys() & wanted:
-        servers.start(kind)
+    servers = SlowServers()
     yield servers
     servers.stop()
+
+
+@pytest.fixture(scope="module")
+def starting_servers(request: pytest.FixtureRequest, slow_servers: "SlowServers") -> None:
+    """Start the slow servers of this file at its begin, all at once, while other tests run."""
+    items = [item for item in request.session.items if item.path == request.path]
+    wanted = {name for item in items for name in getattr(item, "fixturenames", ())}
+    for item in items:
+        if call := getattr(item, "callspec", None):
+            wanted.update(it for it in call.params.values() if isinstance(it, str))
+    for kind in slow_servers.KINDS.keys() & wanted:
+        slow_servers.start(kind)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aiothrottle.testing import VirtualTimeLoop
-from tests.support.servers import SlowServers
 
 # All others need a real server.
 IN_VIRTUAL_TIME = {"choices", "recovery", "shares", "slots", "wait_until"}
@@ -20,9 +19,9 @@ def pytest_asyncio_loop_factories(
     return {"virtual": VirtualTimeLoop} if is_virtual else None
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _starting(slow_servers: SlowServers) -> None:
-    """Start the slow servers before the first test."""
+@pytest.fixture(scope="module", autouse=True)
+def _starting(starting_servers: None) -> None:
+    """Start the slow servers of a file before its first test."""
 
 
 @pytest.fixture

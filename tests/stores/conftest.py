@@ -11,7 +11,6 @@ import pytest
 
 from aiothrottle.testing import VirtualTimeLoop
 from tests.stores.servers import SERVERS, Make, stores
-from tests.support.servers import SlowServers
 
 _NUMBERS = itertools.count()
 # All others need a real server, or a file. Here time jumps, and is exact.
@@ -28,9 +27,9 @@ def pytest_asyncio_loop_factories(
     return {"virtual": VirtualTimeLoop} if is_virtual else None
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _starting(slow_servers: SlowServers) -> None:
-    """Start the slow servers before the first test."""
+@pytest.fixture(scope="module", autouse=True)
+def _starting(starting_servers: None) -> None:
+    """Start the slow servers of a file before its first test."""
 
 
 @pytest.fixture(scope="session")

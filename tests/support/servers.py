@@ -265,12 +265,13 @@ class Sentinels:
 
 def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
     """Wait until it is ready, or the process has ended. Return whether it is ready."""
-    end = _monotonic() + PATIENCE
+    end, pause = _monotonic() + PATIENCE, 0.01
     while _monotonic() < end and (process is None or process.poll() is None):
         with contextlib.suppress(OSError, RedisError, PyMongoError):
             if ready():
                 return True
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause *= 1.3  # what takes seconds is not asked a hundred times
     return False
 
 
