@@ -81,6 +81,9 @@ def layer(module: str) -> str:
     )
 
 
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
 class Import(NamedTuple):
     name: str
     #: Whether it is executed when the module is imported.
@@ -91,15 +94,9 @@ class Import(NamedTuple):
 def imports(source: str) -> list[Import]:
     """Return every module that a source imports, in a function or for types only, too."""
     found: list[Import] = []
-    tree = ast.parse(source)
-    later = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    # Only statements have imports: expressions are most of a tree, and are left out.
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    for node, at_once in todo:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -109,8 +106,13 @@ def imports(source: str) -> list[Import]:
             modules = [it for it in submodules if it.removeprefix("aiothrottle.") in FILES]
             names = modules or [node.module or ""]
         else:
+            is_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+                isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            )
+            inner = [it for it in ast.iter_child_nodes(node) if isinstance(it, STATEMENTS)]
+            todo += [(it, at_once and not is_later) for it in inner]
             continue
-        found += (Import(name, node not in later) for name in names)
+        found += (Import(name, at_once) for name in names)
     return found
 
 
