@@ -1,4 +1,4 @@
-"""Every example, run as a reader would run it."""
+"""Every example, run as a reader would run it; those that need clients: tests/clients."""
 
 import asyncio
 import contextlib
@@ -9,23 +9,24 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer, linked_pages
 from tests.cli.handlers import Seen, always, by_path, noting, to
-from tests.llm.fake_api import FakeOpenAI
 from tests.support.background import ENVIRONMENT, STRICT
-from tests.support.servers import Valkey, need, why_no_valkey
+from tests.support.servers import need, why_no_valkey
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PYTHON = [sys.executable, *STRICT]
+#: The processes by the names of their examples.
+Running: TypeAlias = dict[str, subprocess.Popen[str]]
 
 # Packages besides those of the group `test`, without which an example is skipped.
 NEEDS = {
@@ -56,26 +57,28 @@ def is_runnable(example: str) -> bool:
     return all(map(find_spec, NEEDS.get(example, []))) and not (needs_store and why_no_valkey())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def running() -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Start all examples at once: they mostly wait, while the first tests run."""
+@contextlib.contextmanager
+def running_at_once(examples: Iterable[str]) -> Generator[Running, None, None]:
+    """Start the examples, and end them: they mostly wait, while the first tests run."""
     started = {
-        path.name: subprocess.Popen(
-            [*PYTHON, str(path)],
+        name: subprocess.Popen(
+            [*PYTHON, str(EXAMPLES / name)],
             env=ENVIRONMENT,
             stdout=PIPE,
             stderr=PIPE,
             text=True,
             start_new_session=True,
         )
-        for path in EXAMPLES.glob("*.py")
-        if is_runnable(path.name)
+        for name in examples
+        if is_runnable(name)
     }
-    yield started
-    for process in started.values():
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.killpg(process.pid, signal.SIGKILL)  # with its workers, which have its pipes
-        process.communicate()
+    try:
+        yield started
+    finally:
+        for process in started.values():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGKILL)  # with its workers, which have its pipes
+            process.communicate()
 
 
 async def started(*command: object, **variables: str) -> Process:
@@ -95,72 +98,47 @@ def lines_of(printed: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines()]
 
 
+def without_throttled(printed: str) -> str:
+    """Subtract the few requests that a server has throttled, as a busy machine may be late."""
+    throttled = sum(map(int, re.findall(r"(\d+) throttled", printed)))
+    assert throttled <= 10
+    return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - throttled), printed)
+
+
+def check_output(example: str, running: Running) -> str:
+    """Check what an example has printed without arguments, and return it."""
+    if example not in running:
+        need("valkey", why_no_valkey())
+    output, errors = running[example].communicate()
+    assert running[example].returncode == 0, errors
+    assert output
+    for trouble in ("Traceback", "Warning", "Exception ignored"):
+        assert trouble not in errors
+    printed = without_throttled(output + errors)
+    for words in EXPECTED.get(example, []):
+        assert words in printed
+    return printed
+
+
+OURS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in NEEDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running() -> Iterator[Running]:
+    with running_at_once(OURS) as examples:
+        yield examples
+
+
 def test_listed_example_exists() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} >= {*EXPECTED, *NEEDS}
 
 
-@pytest.mark.parametrize(
-    ("line", "variable"),
-    [
-        ("fastapi_service.py https://example.org", "REDIS_URL to"),
-        ("github_sync.py aio-libs/yarl", "GITHUB_TOKEN to"),
-        ("openai_batch.py prompts.jsonl", "OPENAI_API_KEY to"),
-        ("s3_copy.py s3://a/ s3://b/", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to"),
-    ],
-)
-async def test_real_api_needs_a_variable(
-    line: str, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example, *arguments = line.split()
-    for package in NEEDS.get(example, []):
-        pytest.importorskip(package)
-    for name in ("OPENAI_API_KEY", "GITHUB_TOKEN", "REDIS_URL", "AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
-        monkeypatch.delitem(ENVIRONMENT, name, raising=False)
-    # boto looks in files and on the network, too.
-    others = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    status, _, messages = await ended(example, *arguments, **others)
+async def test_real_api_needs_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ENVIRONMENT, "GITHUB_TOKEN", raising=False)
+    status, _, messages = await ended("github_sync.py", "aio-libs/yarl")
     assert status == 2
     assert "Traceback" not in messages
-    assert f"set {variable}" in " ".join(messages.split())
-
-
-async def test_openai_batch_reads_a_file(tmp_path: Path) -> None:
-    pytest.importorskip("openai")
-    prompts, names = tmp_path / "prompts.jsonl", [f"no. {number}" for number in range(3)]
-    prompts.write_text("\n".join(json.dumps({"id": it, "prompt": "Say hello."}) for it in names))
-    fake = FakeOpenAI(failures=(400, 500))  # one is an error, the other one is retried
-    async with fake.serve() as url:
-        variables = {"OPENAI_API_KEY": "key", "OPENAI_BASE_URL": f"{url}/v1"}
-        _, printed, _ = await ended("openai_batch.py", prompts, **variables)
-    answers = lines_of(printed)
-    assert {answer["id"] for answer in answers} == {*names}
-    assert sorted("error" in answer for answer in answers) == [False, False, True]
-    assert fake.requests == 4
-
-
-# ---- progress.ipynb --------------------------------------------------------------------------
-
-NOTEBOOK = EXAMPLES / "progress.ipynb"
-
-
-def test_notebook_runs_with_a_progress_bar() -> None:
-    for package in ("ipykernel", "tqdm"):
-        pytest.importorskip(package)
-    nbclient = pytest.importorskip("nbclient")
-    nbformat = pytest.importorskip("nbformat")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=ENVIRONMENT)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    printed = "".join(output.get("text", "") for output in outputs)
-    assert "60 of 60 requests succeeded" in printed
-    assert "60/60" in printed  # the bar
-
-
-def test_notebook_is_committed_without_output() -> None:
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert code
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert "set GITHUB_TOKEN to" in " ".join(messages.split())
 
 
 # ---- the crawlers ----------------------------------------------------------------------------
@@ -289,59 +267,9 @@ async def test_crawler_of_many_hosts_fetches_a_list(tmp_path: Path) -> None:
         assert "Traceback" not in complaint
 
 
-# ---- worker_queue.py -------------------------------------------------------------------------
-
-
-async def test_workers_of_a_queue_share_a_limit(own_valkey: Valkey) -> None:
-    pytest.importorskip("taskiq_redis")
-    store = {"REDIS_URL": f"redis://127.0.0.1:{own_valkey.port}"}
-    options = ["--app-dir", EXAMPLES, "--workers", "2", "--max-async-tasks", "5"]
-    taskiq = [sys.executable, "-m", "taskiq", "worker"]
-    async with RateLimitedServer() as server:
-        worker = await started(*taskiq, *options, "worker_queue:broker", **store)
-        assert worker.stderr is not None
-        listening = 0
-        while listening < 2:
-            line = await worker.stderr.readline()
-            assert line, "the workers ended"
-            listening += b"Listening started" in line
-        _, printed, _ = await ended("worker_queue.py", server.url, **store)
-        worker.terminate()
-        _, messages = await worker.communicate()
-    assert printed == "40 tasks ended with status 200\n", messages.decode()
-    assert server.audit.sent == 40
-    # 20 on an idle machine; two limits would admit all 40.
-    assert server.audit.greatest_count(1.0) <= 25
-
-
 # ---- all, without arguments ----------------------------------------------------------------------
 
 
-def without_throttled(printed: str) -> str:
-    """Subtract the few requests that a server has throttled, as a busy machine may be late."""
-    throttled = sum(map(int, re.findall(r"(\d+) throttled", printed)))
-    assert throttled <= 10
-    return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - throttled), printed)
-
-
-@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_example_runs_without_arguments(
-    example: str, running: dict[str, subprocess.Popen[str]]
-) -> None:
-    for package in NEEDS.get(example, []):
-        pytest.importorskip(package)
-    if example not in running:
-        need("valkey", why_no_valkey())
-    output, errors = running[example].communicate()
-    assert running[example].returncode == 0, errors
-    assert output
-    for trouble in ("Traceback", "Warning", "Exception ignored"):
-        assert trouble not in errors
-    printed = without_throttled(output + errors)
-    if example == "fastapi_service.py":
-        numbers = re.findall(r"\d+(?= answered| asked| requests)", printed)
-        answered, retried, upstream = map(int, numbers)
-        assert answered == upstream >= 10
-        assert answered + retried == 50
-    for words in EXPECTED.get(example, []):
-        assert words in printed
+@pytest.mark.parametrize("example", OURS)
+def test_example_runs_without_arguments(example: str, running: Running) -> None:
+    check_output(example, running)
