@@ -1292,7 +1292,8 @@ class Engine:
         paused = self.adaptation.pause_after(sent_at, seconds, rule, reason)
         pause = paused or self.pause.left(self.bucket.clock())
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
-        learns = learns and not self.bucket.was_early(sent_at)
+        if self.bucket.quotas and self.bucket.was_early(sent_at):
+            learns = False
         changed = learns and self.adaptation.throttled(age, pause, in_flight, own=True)
         if changed or paused:
             self.reconsider()
