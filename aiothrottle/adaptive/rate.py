@@ -4,9 +4,10 @@ Invariant: the rate changes only with evidence. It grows in the time in which it
 cut once for each event, which is a 429 and all those of requests that were sent before it arrived.
 
 Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
-429 the rate doubles in each step. From then on the limit lies between two bounds: the throttled
-rate, and what the server admitted on average since the last event, the pause included. The rate is
-cut to a mean of the two. If the first 429 came at once after a step, the server wants requests
+429 the rate doubles in each step, which is longer where the server was closed for long: its window
+takes longer to fill. From then on the limit lies between two bounds: the throttled rate, and what
+the server admitted on average since the last event, the pause included. The rate is cut to a mean
+of the two. If the first 429 came at once after a step, the server wants requests
 further apart: the rate is cut to a little below that of the step before.
 
 The rate returns to the upper bound on a cubic of the time in which it was used (as in Ha, Rhee, Xu:
@@ -91,8 +92,9 @@ _DOUBLED, _DOUBLED_SOON = 20.0, 8.0
 # within so many requests; the rate is cut to that part of the one before.
 _GROWTH, _AT_ONCE, _PART_BEFORE = 2.0, 2.5, 0.9
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
+# Before the first 429 of a search also that part of the time for which the server was closed.
 _STEP_SECONDS, _STEP_TOKENS = 0.5, 1
-_USED = 0.9
+_USED, _PART_CLOSED = 0.9, 0.5
 
 
 @dataclass(slots=True)
@@ -365,8 +367,11 @@ class AdaptiveRate:
         state.step_end = max(state.step_end, sent_at)
         state.in_step += cost
         seconds = state.step_end - state.step_at
+        least = _STEP_SECONDS
+        if state.upper == math.inf:
+            least = max(least, _PART_CLOSED * state.pause)
         # A step ends with the request that is nearest to its end.
-        if seconds + 0.5 / state.rate < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
+        if seconds + 0.5 / state.rate < least or state.in_step < _STEP_TOKENS:
             return
         began_at, state.step_at = state.step_at, state.step_end
         state.grown_from = 0.0

@@ -162,6 +162,13 @@ def test_limit_of_a_minute_is_found_in_three(server: Admits, rate: float, retry_
     assert record.used(180.0, 600.0, rate) >= 0.8
 
 
+@pytest.mark.parametrize("retry_after", [None, 1])
+def test_limit_of_ten_seconds_is_found_without_a_wild_search(retry_after: int | None) -> None:
+    record = run(rolling_window(20, 10.0), 240.0, limiter=without_rate(), retry_after=retry_after)
+    assert record.part_throttled(60.0, 240.0) <= 0.03
+    assert record.used(120.0, 240.0, 2.0) >= 0.85
+
+
 @pytest.mark.parametrize("rate_limit", [AdaptiveRate("10/s", "0.1/s", "200/s"), None])
 def test_window_of_a_minute_is_found_after_a_short_one(rate_limit: AdaptiveRate | None) -> None:
     """The server does not say for how long it is closed: twice in a row for most of a minute."""
