@@ -36,6 +36,9 @@ from aiothrottle.stores.store import Key, OnStoreError, Store, parts_of
 
 # Seconds between two rounds in which keys are forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
+# Rounds for keys that are all in use, which may end without a look-up. Not for ever: a loop in
+# virtual time finds a deadlock by having no timer.
+_ROUNDS = 60
 # The arguments that an override may have.
 _ARGUMENTS = arguments_of(RateLimiter)
 # Keys that are checked in one turn of the loop.
@@ -432,7 +435,7 @@ class KeyedRateLimiter:
         if loop is not None and self._loop is not loop:  # else the first key on a loop starts it
             self._loop, self._thread = loop, get_ident()
             # A weak reference: a timer must not keep a limiter alive.
-            loop.call_later(_SOONEST, _tidy, weakref.ref[KeyedRateLimiter](self), loop)
+            loop.call_later(_SOONEST, _tidy, weakref.ref[KeyedRateLimiter](self), loop, _ROUNDS)
 
     def _forget_some(self) -> float:
         """Check some keys, oldest first.
@@ -529,13 +532,17 @@ def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dic
     return {key: dict(override) for key, override in (overrides or {}).items()}
 
 
-def _tidy(limiter: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop) -> None:
-    """Forget keys of a limiter, and start its timer again while time makes keys forgettable."""
+def _tidy(
+    limiter: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop, rounds: int
+) -> None:
+    """Forget keys of a limiter, and start its timer again while keys may become forgettable."""
     known = limiter()
     if known is None or known._loop is not loop:
         return
     seconds = known._forget_some()
-    if seconds < math.inf:
-        loop.call_later(min(seconds, _LATEST), _tidy, limiter, loop)
+    if seconds == math.inf:
+        rounds = rounds - 1 if known._limiters else 0
+    if rounds:
+        loop.call_later(min(seconds, _LATEST), _tidy, limiter, loop, rounds)
     else:
         known._loop = None
