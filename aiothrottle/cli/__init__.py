@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in _UNWRITABLE:
             raise
         _drop_output()
+        ended = error.__context__
+        if isinstance(ended, SystemExit) and ended.code:
+            raise ended from None  # its message was printed
         print(f"aiothrottle: the output cannot be written: {error.strerror}", file=sys.stderr)
         return _NOT_WRITTEN
 

@@ -329,7 +329,13 @@ def test_output_in_another_encoding_is_escaped(serve: Serve) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")
 def test_full_disk_is_one_line() -> None:
-    problem = "aiothrottle: the output cannot be written: No space left on device"
+    problem = "output cannot be written: No space left on device"
+    # Buffered until the end, or not, or found before anything is sent.
+    cases: list[tuple[list[str], str, int, str]] = [
+        ([], "--help", 3, f"aiothrottle: the {problem}"),
+        (["-u"], "simulate --seconds 5", 3, f"aiothrottle: the {problem}"),
+        ([], "fetch example.org", 2, f"aiothrottle fetch: error: standard {problem}"),
+    ]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         runs = [
             subprocess.Popen(
@@ -339,10 +345,10 @@ def test_full_disk_is_one_line() -> None:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            # Buffered until the end, or not.
-            for flags, arguments in (([], "--help"), (["-u"], "simulate --seconds 5"))
+            for flags, arguments, _, _ in cases
         ]
-        for run in runs:
+        for run, (_, _, status, message) in zip(runs, cases, strict=True):
             _, messages = run.communicate()
-            assert (run.returncode, messages.splitlines()[-1]) == (3, problem), run.args
+            assert (run.returncode, messages.splitlines()[-1]) == (status, message), run.args
+            assert messages.count("cannot be written") == 1, messages
             assert "Traceback" not in messages
