@@ -317,6 +317,7 @@ class ThrottledSession:
             "raise_for_status", getattr(session, "_raise_for_status", None)
         )
         self._owns_session = owns_session or session is None
+        self._is_closed = False
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -456,6 +457,7 @@ class ThrottledSession:
         The limiter is not closed.
         """
         if self._owns_session:
+            self._is_closed = True
             await self.session.close()  # one made only now is closed for good
 
     if not TYPE_CHECKING:  # a type checker finds that mistake by itself
@@ -480,7 +482,7 @@ class ThrottledSession:
         check = options.get("raise_for_status")
         if check is None:
             check = self._raise_for_status
-        if check or (options and not SINGLE_USE.isdisjoint(options)):
+        if check or self._is_closed or (options and not SINGLE_USE.isdisjoint(options)):
             return RequestContext(self._send_prepared(call, throttle, check))
         return RequestContext(self._loop.run(call, self._adapter.send, throttle))
 
@@ -492,6 +494,7 @@ class ThrottledSession:
         Some could be used only once. `raise_for_status` is for the last response: else nobody could
         read the body of a 403, and what a function raises for a 429 does not say that it was one.
         """
+        self._check_open()
         options = call.options = {**call.options, "raise_for_status": False}
         keep_iterators(options)
         tracker = options.get("upload_tracker")
@@ -519,6 +522,7 @@ class ThrottledSession:
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
     ) -> "ClientWebSocketResponse":
         """Open a websocket; the loop judges the response to its handshake."""
+        self._check_open()
         keep_iterators(cast("dict[str, Any]", options))
         websocket: ClientWebSocketResponse | None = None
 
@@ -533,3 +537,8 @@ class ThrottledSession:
         await self._loop.run(Call("GET", url, seen), handshake, throttle)
         assert websocket is not None
         return websocket
+
+    def _check_open(self) -> None:
+        """Raise the error of aiohttp before the wait, if the session is closed."""
+        if self.session.closed:
+            raise RuntimeError("Session is closed")

@@ -56,10 +56,14 @@ async def test_session_is_closed_if_it_is_owned() -> None:
         async with ThrottledSession(RateLimiter(), session=given, owns_session=True):
             assert not given.closed
         assert given.closed
-    made = ThrottledSession(RateLimiter())
+    made = ThrottledSession(limiter := RateLimiter("1/h"))
     for _ in range(2):
         await made.close()
         assert made.session.closed
+    for request in (made.get("x:"), made.post("x:", data=b""), made.ws_connect("x:")):
+        with pytest.raises(RuntimeError, match="Session is closed"):
+            await request
+    assert limiter.statistics().granted == 0, "they wait for nothing, as in aiohttp"
 
 
 def test_session_may_be_made_before_a_loop_and_have_a_base_url() -> None:
