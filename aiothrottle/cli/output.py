@@ -7,6 +7,7 @@ hidden. A picture shows what a server saw: bars of the arrivals, and their count
 # matplotlib leaves the types of its keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
+import asyncio
 import json
 import os
 import re
@@ -50,6 +51,22 @@ def without_credentials(text: str) -> str:
     'https://***@example.org/@you'
     """
     return _CREDENTIALS.sub("***@", text) if "@" in text else text
+
+
+def described(error: BaseException) -> str:
+    """Return why there is no complete response, without credentials."""
+    from aiohttp import ClientResponseError, ServerDisconnectedError  # only fetch and probe need it
+
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, asyncio.CancelledError):
+        return "aborted"
+    if isinstance(error, ServerDisconnectedError):  # its text may be the headers so far
+        return "Server disconnected"
+    text = str(error) or type(error).__name__
+    if type(error) is ClientResponseError:  # of the parser, which marks the place below its text
+        text = f"the answer is no valid HTTP: {' '.join(error.message.split()).removesuffix(' ^')}"
+    return without_credentials(text)
 
 
 def print_document(document: Mapping[str, object]) -> None:

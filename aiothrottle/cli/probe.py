@@ -49,6 +49,7 @@ from aiothrottle.cli.options import (
 from aiothrottle.cli.output import (
     chosen,
     columns_of,
+    described,
     fitted,
     print_document,
     print_texts,
@@ -188,7 +189,7 @@ class Probe:
                 problem = group.exceptions[0]
         if problem is not None:
             when = f" after {self._answered} responses" if self._answered else ""
-            text = printable(without_credentials(f"{problem}{when}"))
+            text = printable(f"{problem}{when}")
             print(f"aiothrottle probe: {text}", file=sys.stderr)
             return 1
         self._tell(self._conclusion())
@@ -221,10 +222,8 @@ class Probe:
                 body = await _beginning(response)
         except TimeoutError:
             raise NoResponse(f"no response within {number(options.max_time)} s") from None
-        except aiohttp.ServerDisconnectedError:  # its text may be the headers so far
-            raise NoResponse("Server disconnected") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise NoResponse(str(error) or type(error).__name__) from error
+            raise NoResponse(described(error)) from error
         self._answered += 1
         limits = parse_rate_limit(
             response.status,

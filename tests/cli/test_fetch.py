@@ -17,7 +17,7 @@ from aiothrottle.cli.fetch.results import Folder, open_output
 from tests.cli.conftest import Command, Serve, records_of
 from tests.cli.handlers import Seen, always, by_path, cut_off, in_turn, noting, to, urls_of
 from tests.support.background import background
-from tests.support.serving import hang_up_in_a_header
+from tests.support.serving import hang_up_in_a_header, speak_no_http
 
 # ---- records and summary ---------------------------------------------------------------------
 
@@ -68,11 +68,14 @@ def test_lists_are_read_in_their_order(tmp_path: Path, fetch: Command, serve: Se
 def test_refused_connection_fails_only_its_url(fetch: Command, serve: Serve) -> None:
     with background() as server:
         unreachable = str(server.url)
-    good, broken = str(serve().url), str(serve(hang_up_in_a_header).url)
+    handlers = (None, hang_up_in_a_header, speak_no_http)
+    good, broken, other = (str(serve(handler).url) for handler in handlers)
     secret = unreachable.replace("//", "//me:secret@")
-    ended = fetch(secret, "http://no-such-host.invalid/", broken, good, "--retries", "1", "-v")
+    urls = (secret, "http://no-such-host.invalid/", broken, other, good)
+    ended = fetch(*urls, "--retries", "1", "-v")
     assert ended.status == 1
     assert ended.by("url")[broken]["error"] == "Server disconnected"
+    assert re.fullmatch(r"the answer is no valid HTTP: .*SSH.*'", ended.by("url")[other]["error"])
     record = ended.by("url")[unreachable.replace("//", "//***@")]
     assert (record["status"], record["attempts"]) == (None, 2)
     assert "Cannot connect" in record["error"]

@@ -15,7 +15,7 @@ from aiothrottle.headers import Policy, ServerLimits
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import always, in_turn
 from tests.support.background import background
-from tests.support.serving import hang_up, hang_up_in_a_header
+from tests.support.serving import hang_up, hang_up_in_a_header, speak_no_http
 
 # ---- one request -----------------------------------------------------------------------------
 
@@ -81,6 +81,7 @@ def test_missing_response_is_reported(command: Command, serve: Serve) -> None:
     for url, problem in {
         broken.url: "Server disconnected",
         serve(hang_up_in_a_header).url: "Server disconnected",
+        serve(speak_no_http).url: "the answer is no valid HTTP: ",
         late.url: "no response within 0.2 s",
         unreachable: "Cannot connect to host",
     }.items():
@@ -88,6 +89,7 @@ def test_missing_response_is_reported(command: Command, serve: Serve) -> None:
         ended = command("probe", secret, "--yes", "--json", "--max-time", "0.2")
         assert (ended.status, ended.printed) == (1, "")
         assert f"aiothrottle probe: {problem}" in ended.messages
+        assert "\\n" not in ended.messages
         assert "secret" not in ended.messages
     assert (broken.audit.sent, late.audit.sent) == (1, 1), "it is not retried"
 

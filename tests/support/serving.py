@@ -47,6 +47,13 @@ async def hang_up_in_a_header(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def speak_no_http(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+    request.transport.close()
+    return web.Response()
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)

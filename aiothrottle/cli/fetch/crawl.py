@@ -21,8 +21,8 @@ from aiothrottle.aiohttp.session import Call, SessionAdapter
 from aiothrottle.cli.fetch.jobs import Job, ListError, Reader, Request
 from aiothrottle.cli.fetch.lines import Line, Lines
 from aiothrottle.cli.fetch.requests import headers_for, redirected
-from aiothrottle.cli.fetch.results import Record, Results, described
-from aiothrottle.cli.output import without_credentials
+from aiothrottle.cli.fetch.results import Record, Results
+from aiothrottle.cli.output import described, without_credentials
 from aiothrottle.cli.proxies import Proxies, credentials_for
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.events import Event, Paused, Throttled

@@ -13,9 +13,9 @@ from typing import TextIO
 from aiothrottle._checks import duration
 from aiothrottle.cli.advice import about
 from aiothrottle.cli.fetch.crawl import Crawl, Tally
-from aiothrottle.cli.fetch.results import Record, described
+from aiothrottle.cli.fetch.results import Record
 from aiothrottle.cli.options import flag
-from aiothrottle.cli.output import printable
+from aiothrottle.cli.output import described, printable
 from aiothrottle.cli.progress import GLANCE, Display, Meter, Part
 from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 from aiothrottle.rate import Rate

@@ -24,12 +24,11 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from aiohttp import ClientResponse, ServerDisconnectedError
+from aiohttp import ClientResponse
 from yarl import URL
 
 from aiothrottle._statuses import LEAST_ERROR
 from aiothrottle.cli.options import flag, named_path, option
-from aiothrottle.cli.output import without_credentials
 
 try:
     import fcntl
@@ -129,17 +128,6 @@ def identity(url: str, own: Id | None, number: int | None) -> str:
 def digest(identity: str) -> bytes:
     """Return 16 bytes for an identity, which take less memory."""
     return blake2b(identity.encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-def described(error: BaseException) -> str:
-    """Return why there is no complete response, without credentials."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, asyncio.CancelledError):
-        return "aborted"
-    if isinstance(error, ServerDisconnectedError):  # its text may be the headers so far
-        return "Server disconnected"
-    return without_credentials(str(error) or type(error).__name__)
 
 
 def _body(body: bytes, charset: str | None) -> str:
