@@ -49,7 +49,7 @@ def read_address(line: bytes) -> Address | None:
     if not line or line.startswith(b"#"):
         return None
     try:
-        text = _text(line)
+        text = decoded(line, LONGEST)
         return Address(without_credentials(text), _url(text))
     except ValueError as error:
         return Address(_shown(line), None, without_credentials(str(error)))
@@ -79,9 +79,14 @@ def has_credentials(url: URL) -> bool:
     return url.raw_user is not None or url.raw_password is not None  # a token may have no user
 
 
-def _text(line: bytes) -> str:
-    if len(line) > LONGEST:
-        raise ValueError(f"is longer than {LONGEST} bytes")
+def decoded(line: bytes, longest: int) -> str:
+    """Return the text of a line.
+
+    Raises:
+        ValueError: It is longer than so many bytes, or is not in UTF-8.
+    """
+    if len(line) > longest:
+        raise ValueError(f"is longer than {longest} bytes")
     try:
         return line.decode()
     except UnicodeDecodeError:

@@ -144,7 +144,7 @@ class Run:
         return " and ".join(wrong) or None
 
 
-def run_demo(terms: Terms) -> int:
+def _run(_: argparse.ArgumentParser, terms: Terms) -> int:
     """Crawl three times, print the numbers of the server, and return the exit status.
 
     Returns:
@@ -300,10 +300,6 @@ def _panel(run: Run) -> Panel:
         run.seconds,
         run.terms.rate,
     )
-
-
-def _run(_: argparse.ArgumentParser, terms: Terms) -> int:
-    return run_demo(terms)
 
 
 COMMAND = Command(text=__doc__, usage="[options]", options={"": Terms}, run=_run)

@@ -39,8 +39,6 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
-    if text.isprintable():
-        return text
     return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
 
 

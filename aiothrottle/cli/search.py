@@ -86,10 +86,6 @@ class _Count:
     throttled: int = 0
     seconds: float = 0.0
 
-    @property
-    def sent(self) -> int:
-        return self.admitted + self.throttled
-
 
 @dataclass(slots=True, eq=False)
 class Search:
@@ -209,7 +205,7 @@ class Search:
             return False
         await asyncio.sleep(self.wait)
         count = await self._pace(pace, seconds, tolerated=0)
-        return not count.throttled and count.sent - measured * count.seconds > burst
+        return not count.throttled and count.admitted - measured * count.seconds > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
         self.progress(f"trying {advice.python}")
@@ -219,7 +215,8 @@ class Search:
         tolerated = _TOLERATED if advice.spaced else 0
         count = await self._send_for(advice.limiter(self.at_once), seconds, tolerated=tolerated)
         passed = count.throttled <= tolerated and self.left > 0
-        return Tried(advice, count.sent, count.seconds, passed, count.throttled)
+        sent = count.admitted + count.throttled
+        return Tried(advice, sent, count.seconds, passed, count.throttled)
 
     async def _pace(self, rate: float, seconds: float, *, tolerated: float = math.inf) -> _Count:
         self.progress(f"sending {number(rate, 3)} a second")

@@ -7,7 +7,7 @@ import pytest
 
 from aiothrottle import Rate, RateLimiter
 from aiothrottle.cli import demo
-from aiothrottle.cli.demo import Terms, run_demo
+from aiothrottle.cli.demo import COMMAND, Terms
 from aiothrottle.cli.output import Panel
 from tests.cli.conftest import Command
 
@@ -24,7 +24,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 def test_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) -> None:
     # Two loads. The guard is large: on a busy machine requests bunch up.
-    assert run_demo(Terms(rate=Rate(20, 0.4), pages=40, concurrency=3, guard=0.4)) == 0
+    assert COMMAND.run(None, Terms(rate=Rate(20, 0.4), pages=40, concurrency=3, guard=0.4)) == 0
     printed, messages = capsys.readouterr()
     assert messages == ""
     assert "20 requests in any 0.4 s, 3 at once" in printed
@@ -69,7 +69,7 @@ def test_failed_crawl_has_its_problem(
         return RateLimiter(concurrency_limit=8)
 
     monkeypatch.setattr(demo, "RateLimiter", without_rate)
-    assert run_demo(terms) == 1
+    assert COMMAND.run(None, terms) == 1
     printed, complaint = capsys.readouterr()
     assert complaint.startswith("\naiothrottle's crawl failed: ")
     for problem in ("of 12 pages are missing", "requests were throttled"):

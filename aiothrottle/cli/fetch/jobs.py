@@ -17,7 +17,7 @@ from yarl import URL
 
 from aiothrottle._checks import shown
 from aiothrottle.amounts import check_cost, read_cost
-from aiothrottle.cli.addresses import LONGEST, Address, has_credentials, read_address
+from aiothrottle.cli.addresses import LONGEST, Address, decoded, has_credentials, read_address
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.results import Id, digest, identity
 from aiothrottle.cli.options import header, method
@@ -200,12 +200,8 @@ def _check_encoding(line: Line) -> None:
 
 def _fields(text: bytes, longest: int) -> dict[str, Any]:
     """Parse an object. A field that is null counts as absent."""
-    if len(text) > longest:
-        raise ValueError(f"is longer than {longest} bytes")
     try:
-        found: object = json.loads(text.decode(), parse_constant=_no_constant)
-    except UnicodeDecodeError:
-        raise ValueError("is not in UTF-8") from None
+        found: object = json.loads(decoded(text, longest), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:

@@ -56,11 +56,8 @@ _PROFILES = {
 }
 
 
-class NamedRate(NamedTuple):
-    """A rate and the resource that it limits; None: it limits requests, and there are no others."""
-
-    resource: str | None
-    rate: Rate
+NamedRate: TypeAlias = tuple[str | None, Rate]
+"""A rate, after the resource that it limits; None: requests, and there are no others."""
 
 
 def _named_rates(text: str) -> list[NamedRate]:
@@ -71,13 +68,13 @@ def _named_rates(text: str) -> list[NamedRate]:
 def _named_rate(text: str) -> NamedRate:
     name, equals, rest = text.rpartition("=")
     if not equals:
-        return NamedRate(None, rate(text))
+        return None, rate(text)
     name = name.strip()
     if not _RESOURCE.fullmatch(name):
         raise argparse.ArgumentTypeError(
             f"must be a rate such as 10/s, or with its resource, tokens=200000/min, got {text!r}"
         )
-    return NamedRate(name, rate(rest))
+    return name, rate(rest)
 
 
 def _by_resource(option_: str, given: Iterable[NamedRate]) -> Rates:
@@ -218,7 +215,7 @@ class Limits:
             )
         self._check_burst()
         if self.guard is None:
-            self.guard = usual_guard(each.rate for each in chain(*self.rate, *self.per_host))
+            self.guard = usual_guard(each for _, each in chain(*self.rate, *self.per_host))
         self._make(None)  # which checks the rest
 
     def _check_burst(self) -> None:

@@ -274,10 +274,6 @@ class Results:
             record.file = await self.folder.keep(name, worker, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
-        if response.content.is_eof():  # most bodies are complete by now
-            body = response.content.read_nowait()
-            self._check_size(len(body))
-            return body
         async with aclosing(self._chunks(response)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
