@@ -18,6 +18,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from aiothrottle._statuses import (
@@ -217,7 +218,11 @@ class Origins:
         """Return what a response reports, and whether to read its body: see `Origin.reads_body`."""
         now, origin = datetime.now(UTC), self[name]
         profile = origin.profile
-        limits = self._parse(status, headers, now, body=body, profile=profile, server=origin.clock)
+        # Not by the wall clock, which may be set.
+        server_now = partial(origin.clock.earliest, now=asyncio.get_running_loop().time())
+        limits = self._parse(
+            status, headers, now, body=body, profile=profile, server_now=server_now
+        )
         if profile is not None and profile.least_backoff is not None and limits.throttled:
             resets = limits.remaining == 0 and limits.reset_after is not None
             if limits.retry_after is None and not resets:

@@ -20,16 +20,7 @@ from aiothrottle.headers.limits import Headers, Lines, Policy, ServerLimits, bin
 from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.profile_reader import Vendor, read_vendor, with_seconds
 from aiothrottle.headers.quotas import read_named, read_structured, read_unnamed
-from aiothrottle.headers.values import (
-    WAITS,
-    Clock,
-    Memo,
-    ServerClock,
-    check_now,
-    items,
-    read_number,
-    read_wait,
-)
+from aiothrottle.headers.values import WAITS, Clock, Memo, check_now, items, read_number, read_wait
 from aiothrottle.headers.vendors import COMMON, profile_for
 
 _NO_LIMIT = Policy()
@@ -275,12 +266,11 @@ def parse_response(
     *,
     body: str | bytes | None = None,
     profile: Profile | None = None,
-    server: ServerClock | None = None,
+    server_now: Callable[[float], float] | None = None,
 ) -> ServerLimits:
     """Parse as `parse_rate_limit` does, for a caller that has checked the arguments.
 
-    The profile is one that has an effect. `server` is what earlier responses of the server have
-    shown of its clock.
+    The profile is one that has an effect. `server_now` is that of a `Clock`.
     """
     names, values = lines_of(headers)
     layout = LAYOUTS[names] if profile is None else profile.layouts[names]
@@ -289,7 +279,7 @@ def parse_response(
     if profile is not None and profile.milliseconds:
         values = with_seconds(profile, names, values)
     fields = collect(layout, values)
-    clock, fresh = _clock(fields, now, server)
+    clock, fresh = _clock(fields, now, server_now)
     marks = () if profile is None else profile.marks
     result = None if body is None else read_body(body, status, clock, marks)
     if result is not None:
@@ -340,7 +330,9 @@ def _profile(profile: Profile | str | None) -> Profile | None:
     return profile if profile is not None and profile.has_effect else None
 
 
-def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[Clock, bool]:
+def _clock(
+    fields: Fields, now: datetime, server_now: Callable[[float], float] | None
+) -> tuple[Clock, bool]:
     """Return the clock of the response, and whether the response is fresh, not from a cache.
 
     The limits in a cached response are those of the past (RFC 9111, section 4.2.3).
@@ -348,7 +340,7 @@ def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[C
     clock_fields = fields["clock"].get("", {})
     dates, ages = clock_fields.get("date", ()), clock_fields.get("age", ())
     age = max(read_number(line) or 0.0 for line in ages) if ages else 0.0
-    return Clock(now, dates[0] if len(dates) == 1 else None, age, server), age == 0
+    return Clock(now, dates[0] if len(dates) == 1 else None, age, server_now), age == 0
 
 
 def _read_limits(

@@ -103,7 +103,7 @@ class ServerClock:
 
         Args:
             date: The Date of a response that has just arrived, in seconds since 1970.
-            now: The local time, likewise.
+            now: The local time in seconds, by a clock that nobody sets.
         """
         ahead = date - now
         if self._ahead is not None:
@@ -125,13 +125,14 @@ class Clock:
         now: The local time.
         date: The Date of the response.
         age: The Age of the response.
-        server: What earlier responses have shown of the server's clock.
+        server_now: Returns the server's time by the Date and earlier responses; None: the Date is
+            all that is known.
     """
 
     now: datetime
     date: str | None = None
     age: float = 0.0
-    server: ServerClock | None = None
+    server_now: Callable[[float], float] | None = None
     #: Whether a reset was a timestamp.
     dates_resets: bool = field(default=False, init=False)
     _timestamp: float | None = field(default=None, init=False)
@@ -142,8 +143,8 @@ class Clock:
         if self._timestamp is None:
             date = None if self.date is None else parse_date(self.date, self.now)
             at = self.now.timestamp() if date is None else date.timestamp() + self.age
-            if date is not None and self.server is not None and not self.age:
-                at = self.server.earliest(at, self.now.timestamp())
+            if date is not None and self.server_now is not None and not self.age:
+                at = self.server_now(at)
             self._timestamp = at
         return self._timestamp
 
