@@ -104,8 +104,11 @@ def _url(text: str) -> URL:
         raise ValueError("is no URL: a space is in its host")
     if _UNFIT.search(text):
         raise ValueError("is no URL: a tab or a control character is in it")
+    rest = _HTTP.sub("", text, count=1)
     try:
         url = url_of(text.replace(" ", "%20"))
+        if _ENCODED.fullmatch(rest):  # yarl would decode some of it, which breaks a signature
+            url = url.join(URL(rest, encoded=True))
         host = url.host
     except ValueError as error:
         # The error may quote a part of the password as the port.
@@ -113,9 +116,6 @@ def _url(text: str) -> URL:
         raise ValueError(f"is no URL: {wrong}") from None
     if not host:
         raise ValueError("is no URL: it names no host")
-    rest = _HTTP.sub("", text, count=1)
-    if _ENCODED.fullmatch(rest):  # yarl would decode some of it, which breaks a signature
-        return url.join(URL(rest, encoded=True))
     return url
 
 

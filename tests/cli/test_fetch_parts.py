@@ -101,7 +101,8 @@ PROBLEMS = {
     b"http://example.org:port/": "is no URL",
     b"http://[::1/": "is no URL",
     b"http://me:[::1]:808.@": "is no URL",  # found by tests/fuzz/lines.py
-    b"http://xn--le99999999999999999es/": "is no URL: its host cannot be read",  # so was this
+    b"http://xn--le99999999999999999es/": "is no URL: its host cannot be read",  # so were these
+    b"http://[::1X]:8080/": "is no URL",
     b"http://example.org/a\tb": "a tab or a control character",
     b"http://example.org/\x1b[2J": "a tab or a control character",
     b"http://example.org/\xff": "is not in UTF-8",
