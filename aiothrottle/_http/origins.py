@@ -219,10 +219,8 @@ class Origins:
         now, origin = datetime.now(UTC), self[name]
         profile = origin.profile
         # Not by the wall clock, which may be set.
-        server_now = partial(origin.clock.earliest, now=asyncio.get_running_loop().time())
-        limits = self._parse(
-            status, headers, now, body=body, profile=profile, server_now=server_now
-        )
+        clock = partial(origin.clock.earliest, now=asyncio.get_running_loop().time())
+        limits = self._parse(status, headers, now, body=body, profile=profile, server_time=clock)
         if profile is not None and profile.least_backoff is not None and limits.throttled:
             resets = limits.remaining == 0 and limits.reset_after is not None
             if limits.retry_after is None and not resets:

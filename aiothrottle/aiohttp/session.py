@@ -494,7 +494,8 @@ class ThrottledSession:
         Some could be used only once. `raise_for_status` is for the last response: else nobody could
         read the body of a 403, and what a function raises for a 429 does not say that it was one.
         """
-        self._check_open()
+        if self._is_closed:  # said before the wait, as by aiohttp
+            raise RuntimeError("Session is closed")
         options = call.options = {**call.options, "raise_for_status": False}
         keep_iterators(options)
         tracker = options.get("upload_tracker")
@@ -522,7 +523,8 @@ class ThrottledSession:
         self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
     ) -> "ClientWebSocketResponse":
         """Open a websocket; the loop judges the response to its handshake."""
-        self._check_open()
+        if self._is_closed:  # said before the wait, as by aiohttp
+            raise RuntimeError("Session is closed")
         keep_iterators(cast("dict[str, Any]", options))
         websocket: ClientWebSocketResponse | None = None
 
@@ -537,8 +539,3 @@ class ThrottledSession:
         await self._loop.run(Call("GET", url, seen), handshake, throttle)
         assert websocket is not None
         return websocket
-
-    def _check_open(self) -> None:
-        """Raise the error of aiohttp before the wait, if the session is closed."""
-        if self.session.closed:
-            raise RuntimeError("Session is closed")

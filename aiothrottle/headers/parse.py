@@ -266,11 +266,11 @@ def parse_response(
     *,
     body: str | bytes | None = None,
     profile: Profile | None = None,
-    server_now: Callable[[float], float] | None = None,
+    server_time: Callable[[float], float] | None = None,
 ) -> ServerLimits:
     """Parse as `parse_rate_limit` does, for a caller that has checked the arguments.
 
-    The profile is one that has an effect. `server_now` is that of a `Clock`.
+    The profile is one that has an effect. `server_time` is that of a `Clock`.
     """
     names, values = lines_of(headers)
     layout = LAYOUTS[names] if profile is None else profile.layouts[names]
@@ -279,7 +279,7 @@ def parse_response(
     if profile is not None and profile.milliseconds:
         values = with_seconds(profile, names, values)
     fields = collect(layout, values)
-    clock, fresh = _clock(fields, now, server_now)
+    clock, fresh = _clock(fields, now, server_time)
     marks = () if profile is None else profile.marks
     result = None if body is None else read_body(body, status, clock, marks)
     if result is not None:
@@ -331,7 +331,7 @@ def _profile(profile: Profile | str | None) -> Profile | None:
 
 
 def _clock(
-    fields: Fields, now: datetime, server_now: Callable[[float], float] | None
+    fields: Fields, now: datetime, server_time: Callable[[float], float] | None
 ) -> tuple[Clock, bool]:
     """Return the clock of the response, and whether the response is fresh, not from a cache.
 
@@ -340,7 +340,7 @@ def _clock(
     clock_fields = fields["clock"].get("", {})
     dates, ages = clock_fields.get("date", ()), clock_fields.get("age", ())
     age = max(read_number(line) or 0.0 for line in ages) if ages else 0.0
-    return Clock(now, dates[0] if len(dates) == 1 else None, age, server_now), age == 0
+    return Clock(now, dates[0] if len(dates) == 1 else None, age, server_time), age == 0
 
 
 def _read_limits(

@@ -125,14 +125,14 @@ class Clock:
         now: The local time.
         date: The Date of the response.
         age: The Age of the response.
-        server_now: Returns the server's time by the Date and earlier responses; None: the Date is
+        server_time: Returns that by the Date and earlier responses; None: the Date is
             all that is known.
     """
 
     now: datetime
     date: str | None = None
     age: float = 0.0
-    server_now: Callable[[float], float] | None = None
+    server_time: Callable[[float], float] | None = None
     #: Whether a reset was a timestamp.
     dates_resets: bool = field(default=False, init=False)
     _timestamp: float | None = field(default=None, init=False)
@@ -143,8 +143,8 @@ class Clock:
         if self._timestamp is None:
             date = None if self.date is None else parse_date(self.date, self.now)
             at = self.now.timestamp() if date is None else date.timestamp() + self.age
-            if date is not None and self.server_now is not None and not self.age:
-                at = self.server_now(at)
+            if date is not None and self.server_time is not None and not self.age:
+                at = self.server_time(at)
             self._timestamp = at
         return self._timestamp
 

@@ -326,9 +326,9 @@ def test_clock_learns_nothing_from_a_cached_response() -> None:
     clock, date = ServerClock(), ("Date", "Fri, 20 Nov 2026 12:00:00 GMT")
     retry_after = ("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT")
     now = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
-    server_now = partial(clock.earliest, now=0.0)
+    server_time = partial(clock.earliest, now=0.0)
     waits = [
-        parse_response(429, [date, retry_after, *age], now, server_now=server_now).retry_after
+        parse_response(429, [date, retry_after, *age], now, server_time=server_time).retry_after
         for age in ([("Age", "2")], [])  # a Date of two seconds ago, and one of now
     ]
     assert waits == [58.0, 60.0]
@@ -341,8 +341,8 @@ def test_epoch_reset_becomes_exact() -> None:
         _, headers = server.answer(now)
         set_forward = 2.0 if errors[15:] else 0.0
         local = datetime.fromtimestamp(arrived + set_forward, UTC)
-        server_now = partial(clock.earliest, now=arrived)
-        limits = parse_response(200, headers, local, server_now=server_now)
+        server_time = partial(clock.earliest, now=arrived)
+        limits = parse_response(200, headers, local, server_time=server_time)
         assert limits.reset_after is not None
         assert limits.reset_error == 3.0
         errors.append(limits.reset_after - (float(headers["X-RateLimit-Reset"]) - arrived - 0.37))
