@@ -138,7 +138,7 @@ def phases() -> list[Phase]:
     of_sessions = [
         (name, partial(get, make, n, throttled=throttled), n)
         for name, (make, throttled) in SESSIONS.items()
-        for n in (200, 700)
+        for n in (100, 400)
     ]
     return of_limiters + of_sessions
 
