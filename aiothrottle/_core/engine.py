@@ -1293,7 +1293,7 @@ class Engine:
         pause = paused or self.pause.left(self.bucket.clock())
         in_flight = self.semaphore.taken + (not held)  # its slot may be taken again by now
         if self.bucket.quotas and self.bucket.was_early(sent_at):
-            learns = False
+            learns = False  # neither its rate nor its burst was too high
         changed = learns and self.adaptation.throttled(age, pause, in_flight, own=True)
         if changed or paused:
             self.reconsider()

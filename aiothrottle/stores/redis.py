@@ -39,7 +39,7 @@ from aiothrottle.stores.redis_scripts import (
     read_granted,
     read_loaded,
 )
-from aiothrottle.stores.redis_wakes import Wakes
+from aiothrottle.stores.redis_wakes import OfDriver, Wakes
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, Step
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -48,10 +48,8 @@ __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 
 Client: TypeAlias = Redis | RedisCluster
 
-# A client, a pipeline, a node, a script or a reply: the driver's own types are half unknown.
-_OfDriver: TypeAlias = Any
 # Sends itself by a client, or queues itself on a pipeline.
-_Call: TypeAlias = Callable[[_OfDriver], Awaitable[Any]]
+_Call: TypeAlias = Callable[[OfDriver], Awaitable[Any]]
 
 _OLDEST = (6, 2)
 _LONGEST = 10**13  # milliseconds: three hundred years
@@ -105,7 +103,7 @@ class RedisStore(SwapStore):
     ) -> None:
         check_number("timeout", timeout, "seconds", above=0)
         self._exceptions: Any = _exceptions_of(client)
-        self._client: _OfDriver = client
+        self._client: OfDriver = client
         self._record, self._load, self._swap, self._slots = map(
             self._client.register_script, (RECORD, LOAD, SWAP, SLOTS)
         )
@@ -193,7 +191,7 @@ class RedisStore(SwapStore):
 
     # ---- the server ------------------------------------------------------------------------------
 
-    def _run(self, script: _OfDriver, request: Request, *, first: bool = False) -> Awaitable[Any]:
+    def _run(self, script: OfDriver, request: Request, *, first: bool = False) -> Awaitable[Any]:
         """Call a script and return its reply."""
         return self._ask(partial(script, *request), request.keys[0], first=first)
 
@@ -204,7 +202,7 @@ class RedisStore(SwapStore):
             return calls.ask(call, first=first)
         return self._ask_node(self._nodes, call, name, first=first)
 
-    async def _ask_node(self, nodes: "_Nodes", call: _Call, name: str, *, first: bool) -> _OfDriver:
+    async def _ask_node(self, nodes: "_Nodes", call: _Call, name: str, *, first: bool) -> OfDriver:
         node = nodes.name_of(name)
         check = partial(nodes.send, self._check, name)
         calls = self._calls.get(node) or self._calls_to(node, check)
@@ -251,7 +249,7 @@ class RedisStore(SwapStore):
             replies: list[Any] = await pipe.execute(raise_on_error=False)
             return replies
 
-    async def _check(self, client: _OfDriver) -> None:
+    async def _check(self, client: OfDriver) -> None:
         """Check the version and settings of a server, once, before the first call."""
         try:
             info: dict[str, Any] = await client.info()
@@ -315,7 +313,7 @@ class _Nodes:
         exceptions: The exceptions of its package.
     """
 
-    def __init__(self, client: _OfDriver, exceptions: ModuleType) -> None:
+    def __init__(self, client: OfDriver, exceptions: ModuleType) -> None:
         self._client = client
         self._exceptions = exceptions
         # Whether the driver knows the nodes. If not, its `aclose` closes nothing, not even the
@@ -333,7 +331,7 @@ class _Nodes:
         """Look before the next call to that node who has its keys: a replica may have, by now."""
         self._suspects.add(name)
 
-    async def send(self, call: _Call, record: str) -> _OfDriver:
+    async def send(self, call: _Call, record: str) -> OfDriver:
         """Send a call about a record; it may be sent twice. Raises what the driver raises."""
         if not self._is_initialized:
             # Not with each call: it may connect to any node, also to a dead one.
@@ -351,14 +349,14 @@ class _Nodes:
         except (self._exceptions.AskError, self._exceptions.TryAgainError):  # or a `MovedError`
             return await self._follow(call)
 
-    async def _follow(self, call: _Call) -> _OfDriver:
+    async def _follow(self, call: _Call) -> OfDriver:
         """Send a call through the driver, which follows redirections, and may forget the nodes."""
         try:
             return await call(self._client)
         finally:
             self._is_initialized = False
 
-    async def _send_to(self, node: _OfDriver, call: _Call, record: str) -> _OfDriver:
+    async def _send_to(self, node: OfDriver, call: _Call, record: str) -> OfDriver:
         for _ in range(_REPEATS):
             try:
                 return await call(_Node(node))
@@ -375,7 +373,7 @@ class _Nodes:
                 node = known or node
         return await call(_Node(node))
 
-    def _find(self, record: str) -> _OfDriver:
+    def _find(self, record: str) -> OfDriver:
         nodes = self._client.nodes_manager.slots_cache.get(self._client.keyslot(record))
         return nodes[0] if nodes else None
 
@@ -385,16 +383,16 @@ class _Node:
 
     __slots__ = ("execute_command",)
 
-    def __init__(self, node: _OfDriver) -> None:
+    def __init__(self, node: OfDriver) -> None:
         self.execute_command: Callable[..., Awaitable[Any]] = node.execute_command
 
-    async def evalsha(self, *arguments: _OfDriver) -> _OfDriver:
+    async def evalsha(self, *arguments: OfDriver) -> OfDriver:
         return await self.execute_command("EVALSHA", *arguments)
 
-    async def info(self) -> _OfDriver:
+    async def info(self) -> OfDriver:
         return await self.execute_command("INFO")
 
-    async def script_load(self, script: str) -> _OfDriver:
+    async def script_load(self, script: str) -> OfDriver:
         digest = await self.execute_command("SCRIPT LOAD", script)
         return digest if isinstance(digest, str) else digest.decode()
 

@@ -21,8 +21,8 @@ from aiothrottle._checks import duration
 from aiothrottle.errors import reason_of
 from aiothrottle.stores.store import name_of
 
-# The driver's own types are half unknown.
-_OfDriver: TypeAlias = Any
+# A client, a pipeline, a node, a script or a reply: the driver's own types are half unknown.
+OfDriver: TypeAlias = Any
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -49,7 +49,7 @@ class Wakes:
     Messages are lost while there is no connection: so a new subscription wakes all owners.
     """
 
-    def __init__(self, client: _OfDriver, prefix: str) -> None:
+    def __init__(self, client: OfDriver, prefix: str) -> None:
         self._client = client
         #: The beginning of an owner's name in the server, before a full stop.
         self.id: str = secrets.token_hex(8)
@@ -104,7 +104,7 @@ class Wakes:
 
     async def _subscribe(self, loop: asyncio.AbstractEventLoop) -> None:
         """Deliver messages until the connection fails, or is silent for too long."""
-        pubsub: _OfDriver = self._client.pubsub()
+        pubsub: OfDriver = self._client.pubsub()
         began, ping_after, unanswered, confirmed = loop.time(), _PING_AFTER, 1, False
         try:
             await self._ping(pubsub)
@@ -133,7 +133,7 @@ class Wakes:
         finally:
             await pubsub.aclose()
 
-    async def _ping(self, pubsub: _OfDriver) -> None:
+    async def _ping(self, pubsub: OfDriver) -> None:
         """Subscribe, perhaps once more: the server answers, and needs no other permission."""
         async with asyncio.timeout(_ANSWER * _GIVE_UP_AFTER):
             await pubsub.subscribe(self.channels + self.id)
