@@ -29,10 +29,10 @@ from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots, decided_by
-from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.adaptive.silent_limit import SilentLimit
 from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.algorithms.level import Pace
 from aiothrottle.algorithms.server_quota import ReportedQuota
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.stores.store import SharedConcurrency

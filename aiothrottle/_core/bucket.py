@@ -1,8 +1,8 @@
 """The bucket: all limits of the rate, their state and their clock, and the credit of the fast path.
 
 The limiter's own algorithm always holds; beside it the quotas that the server reports, and the
-bound of the burst, once a server was found to accept a smaller one. The bound changes often, so it
-is no algorithm, which is a frozen value, and the bucket asks it by itself.
+bound of the burst, once a server was found to accept a smaller one. The bound counts requests, and
+its burst and rate change often, so the bucket asks it by itself.
 
 Strategy. A call of the algorithm costs more than the rest of an uncontended entry. So the algorithm
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
@@ -23,10 +23,9 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.adaptive.rate import Pace
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.algorithms.composite import AllOf, PerResource
-from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.level import Level, Pace, PaceState
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
 from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
 from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
@@ -38,67 +37,10 @@ _Quota: TypeAlias = tuple[ServerQuota, ServerQuotaState]
 _MOST_CREDIT = 256
 # The starts that are recorded: more than a server decides about at a time.
 _STARTS = 256
-
-
-class BurstBound:
-    """At most ``burst + rate * t`` requests in any time t, and the last cost.
-
-    With a burst of 1 requests are evenly spaced, to the last bit: unlike `LeakyBucket` it has no
-    tolerance, so a late timer delays the requests behind it. The algorithm beside it says how great
-    a cost may be: a heavy cost delays the requests behind it.
-    """
-
-    __slots__ = ("_burst", "_interval", "_level")
-
-    def __init__(self, now: float, tokens: float, burst: float, interval: float) -> None:
-        """Begin with so many tokens taken now.
-
-        Args:
-            now: The time.
-            tokens: Tokens.
-            burst: Tokens that can be taken back to back, 1 or more.
-            interval: Seconds of a token.
-        """
-        self._burst, self._interval, self._level = burst, interval, Level()
-        self._level.put_in(now, tokens, 1.0, interval)
-
-    def changed(self, now: float, burst: float, interval: float) -> "BurstBound":
-        """Return another bound that continues here; beyond the burst, with the same delay."""
-        tokens = self._level.tokens_at(now, 1.0, self._interval)
-        beyond = max(0.0, tokens - self._burst)
-        return BurstBound(now, min(tokens, burst + beyond), burst, interval)
-
-    def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
-        """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
-        if not cost.real:  # of resources, the requests
-            return 0.0
-        return self._level.fits_in(now, ahead.real, self._burst - 1.0, 1.0, self._interval)
-
-    def startable(self, now: float, most: int) -> int:
-        """Return how many requests with a cost of 1 may start now, at most `most`."""
-        left = self._burst - 1.0 + ROUNDING - self._level.tokens_at(now, 1.0, self._interval)
-        return int(min(most, left + 1.0)) if left >= 0.0 else 0
-
-    def take(self, now: float, cost: float) -> None:
-        """Take tokens whether they fit or not."""
-        if cost.real:
-            self._level.put_in(now, cost.real, 1.0, self._interval)
-
-    def take_each(self, timestamps: Sequence[float]) -> None:
-        """Take a cost of 1 at each of the timestamps."""
-        self._level.put_in_each(timestamps, 1.0, self._interval)
-
-    def refund(self, now: float, cost: float, at: float) -> None:
-        """Give tokens back that were taken at `at`."""
-        self._level.take_out(now, cost.real, at, 1.0, self._interval)
-
-    def reset_after(self, now: float) -> float:
-        """Return the seconds until all tokens are free again."""
-        return self._level.empty_in(now, 1.0, self._interval)
-
-    def reset(self) -> None:
-        """Forget the tokens that were taken."""
-        self._level = Level()
+# What bounds the burst, with a state of its own. It counts requests: the algorithm beside it says
+# how great a cost may be, and a heavy one delays the requests behind it. With a burst of 1 they are
+# evenly spaced, to the last bit: a late timer delays the requests behind it.
+_BOUND = Pace(1.0, most=math.inf)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -118,7 +60,7 @@ class LocalBucket:
     #: Seconds. The algorithm rejects requests that would have to wait longer.
     max_wait: float = field(init=False)
     #: The bound of the burst, once there is one.
-    bound: BurstBound | None = None
+    bound: PaceState | None = None
     #: The server's quotas by resource and name, once they are reported.
     quotas: dict[tuple[str, str], _Quota] = field(default_factory=dict[tuple[str, str], _Quota])
     #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -192,7 +134,7 @@ class LocalBucket:
             if self.starts is not None:
                 self.starts.extend(timestamps)
             if self.bound is not None:
-                self.bound.take_each(timestamps)
+                _BOUND.take_each(self.bound, timestamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
@@ -200,7 +142,9 @@ class LocalBucket:
             delay = self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
         else:
             delay = self.algorithm.delay(self.state, now, cost)
-        return delay if self.bound is None else max(delay, self.bound.delay(now, cost, ahead))
+        if self.bound is None:
+            return delay
+        return max(delay, _BOUND.delay_behind(self.bound, now, cost.real, ahead.real))
 
     def take(self, now: float, cost: float, *, opens_credit: bool = False) -> None:
         """Take the tokens of a request that starts, and open the credit for those after it.
@@ -216,8 +160,8 @@ class LocalBucket:
             self.starts.append(now)
         most = _MOST_CREDIT if opens_credit else 0
         if self.bound is not None:
-            self.bound.take(now, cost)
-            most = self.bound.startable(now, most)
+            _BOUND.take(self.bound, now, cost.real)
+            most = _BOUND.allowance(self.bound, now, most)
         if most:
             self.credit = self._can.allowance(self.algorithm, self.state, now, most)
 
@@ -225,7 +169,7 @@ class LocalBucket:
         """Take tokens whether they fit or not, without counting a request."""
         self.algorithm.take(self.state, now, cost)
         if self.bound is not None:
-            self.bound.take(now, cost)
+            _BOUND.take(self.bound, now, cost.real)
 
     def charge_more(self, waiter: Waiter, now: float, cost: float) -> None:
         """Charge a request that has started, in addition to what it took then."""
@@ -256,7 +200,7 @@ class LocalBucket:
             return
         self._can.refund(self.algorithm, self.state, now, cost, at)
         if self.bound is not None:
-            self.bound.refund(now, cost, at)
+            _BOUND.refund(self.bound, now, cost.real, at)
 
     def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
         """Return the tokens that a rejected request takes all the same, behind `ahead` tokens."""
@@ -265,7 +209,7 @@ class LocalBucket:
     def startable(self, now: float, most: int) -> int:
         """Return how many requests with a cost of 1 may start now, at most `most`."""
         if self.bound is not None:
-            most = self.bound.startable(now, most)
+            most = _BOUND.allowance(self.bound, now, most)
         return most and self._can.allowance(self.algorithm, self.state, now, most)
 
     # ---- state -----------------------------------------------------------------------------------
@@ -294,7 +238,7 @@ class LocalBucket:
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
         seconds = self.algorithm.reset_after(self.state, now)
-        return seconds if self.bound is None else max(seconds, self.bound.reset_after(now))
+        return seconds if self.bound is None else max(seconds, _BOUND.reset_after(self.bound, now))
 
     # ---- changing --------------------------------------------------------------------------------
 
@@ -306,11 +250,16 @@ class LocalBucket:
             burst: Tokens.
             interval: Seconds of a token.
         """
-        if self.bound is None:
+        before = self.bound
+        if before is None:
             # What the server accepted beyond the burst does not count.
-            self.bound = BurstBound(now, min(self.used(now), burst), burst, interval)
+            tokens = min(self.used(now), burst)
         else:
-            self.bound = self.bound.changed(now, burst, interval)
+            # Beyond the burst it continues with the same delay.
+            tokens = before.level.tokens_at(now, before.limit, before.period)
+            tokens = min(tokens, burst + max(0.0, tokens - (before.brim + 1.0)))
+        self.bound = PaceState(1.0, interval, burst - 1.0)
+        _BOUND.take(self.bound, now, tokens)
 
     def use(self, now: float, algorithm: Algorithm[Any]) -> None:
         """Replace the own algorithm; spent tokens stay spent."""
@@ -332,7 +281,7 @@ class LocalBucket:
             return False
         now = self.now()
         if self.bound is not None:
-            return self.bound.delay(now, 1.0) > 0.0
+            return _BOUND.delay(self.bound, now, 1.0) > 0.0
         requests = self._requests()
         if requests is None:
             return True
@@ -344,7 +293,7 @@ class LocalBucket:
         own, state = self.own
         if own.delay(state, now, cost) > 0.0:
             return "rate"
-        if self.bound is not None and self.bound.delay(now, cost) > 0.0:
+        if self.bound is not None and _BOUND.delay(self.bound, now, cost.real) > 0.0:
             return "learned burst"
         return "quota" if self.quota_delay(now, cost) > 0.0 else None
 
@@ -353,7 +302,7 @@ class LocalBucket:
         algorithm, _ = self.own
         self._counts_since = self.clock()
         if self.bound is not None:
-            self.bound.reset()
+            self.bound.level = Level()
         self._adopt(algorithm, algorithm.start())
 
     def restart(self, clock: Callable[[], float]) -> None:
@@ -456,7 +405,7 @@ class LocalBucket:
             algorithm, state = self.own
             algorithm.take(state, timestamp, cost)
         if self.bound is not None:  # it began now: what was answered before does not count
-            self.bound.take(now, unanswered)
+            _BOUND.take(self.bound, now, unanswered)
 
     def quotas_throttled(self, reported: Sequence[ReportedQuota], sent_at: float) -> None:
         """Record a 429 that reports quotas of which nothing remains.
@@ -507,7 +456,7 @@ class LocalBucket:
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)
         if self.bound is not None and resource == REQUESTS:
-            delay = max(delay, self.bound.delay(now, 1.0, tokens))
+            delay = max(delay, _BOUND.delay_behind(self.bound, now, 1.0, tokens))
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:

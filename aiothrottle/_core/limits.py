@@ -13,7 +13,6 @@ from aiothrottle._checks import check_number, check_whole, number, shown
 from aiothrottle._core.feedback import Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
 from aiothrottle.adaptive.guard import LearnedBurst
-from aiothrottle.adaptive.rate import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import (
     Algorithm,
@@ -27,6 +26,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.algorithms.level import Pace
 from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.algorithms.protocol import max_wait
 from aiothrottle.amounts import REQUESTS

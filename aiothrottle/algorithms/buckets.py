@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from aiothrottle._checks import check_number
-from aiothrottle.algorithms.level import Draining, Level
+from aiothrottle.algorithms.level import TOLERANCE, Draining, Level
 from aiothrottle.algorithms.protocol import set_fields
 from aiothrottle.rate import Rate, RateLike, as_rate
 
-# Seconds. An event loop's timer is late by about one millisecond.
-TOLERANCE = 0.002
 # Parts of an interval. Timestamps are rounded in the last digit: 1.1 + 5 - 1.1 is above 5.
 _WAIT_ROUNDING = 1e-6
 

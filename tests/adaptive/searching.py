@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from aiothrottle.adaptive.rate import Pace
+from aiothrottle.algorithms.level import Pace
 from tests.support.server_limits import Admits
 
 __all__ = ["Arrival", "count", "search", "search_slots"]

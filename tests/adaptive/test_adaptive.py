@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate, AdaptiveThrottling
 from aiothrottle.adaptive import SelfTuningGuard
 from aiothrottle.adaptive.concurrency import Controller, SlotsState
-from aiothrottle.adaptive.rate import Pace
+from aiothrottle.algorithms.level import Pace
 from aiothrottle.rate import RateLike
 
 LATENCY = 0.05

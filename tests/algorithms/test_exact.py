@@ -21,8 +21,8 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.adaptive.rate import Pace
 from aiothrottle.algorithms import Algorithm, AllOf
+from aiothrottle.algorithms.level import Pace
 from tests.algorithms.asking import delay_behind
 from tests.support.asking import admit
 

@@ -19,8 +19,8 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.adaptive.rate import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
+from aiothrottle.algorithms.level import Pace
 from tests.algorithms.asking import refund, used
 from tests.support.effort import examples
 from tests.support.virtually import turns, virtual

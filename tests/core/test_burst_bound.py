@@ -5,43 +5,58 @@ import math
 import pytest
 
 from aiothrottle import RateLimiter, events
-from aiothrottle._core.bucket import BurstBound
+from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change
-from aiothrottle.algorithms import amounts
+from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.algorithms import PerResource, SlidingWindowLog, Unlimited, amounts
+
+
+def bucket_of(burst: float, interval: float, *, taken: int = 0) -> LocalBucket:
+    """A bucket of 10,000 an hour, under which so many tokens count, with a bound of the burst."""
+    bucket = LocalBucket(SlidingWindowLog("10000/h"), float)
+    for _ in range(taken):
+        bucket.take(0.0, 1.0)
+    bucket.bind_burst(0.0, burst, interval)
+    return bucket
 
 
 def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
-    bound = BurstBound(1.0, 500, 500, interval=3.6)
-    assert bound.delay(1.0, 1) == pytest.approx(3.6)
-    assert bound.changed(1.0, 250, 3.6).delay(1.0, 1) == pytest.approx(3.6)
-    larger = bound.changed(1.0, 1000, 3.6)
-    assert larger.startable(1.0, 1000) == 500
-    bound = BurstBound(0.0, 0, 4, interval=0.1)
-    assert bound.delay(0.0, 20) == 0.0  # a heavy cost
-    bound.take(0.0, 20)
-    assert bound.delay(0.0, 1) == pytest.approx(1.7)
-    assert bound.changed(0.0, 2, 0.1).delay(0.0, 1) == pytest.approx(1.7)
+    bucket = bucket_of(500, 3.6, taken=600)
+    assert bucket.delay(0.0, 1) == pytest.approx(3.6)
+    bucket.bind_burst(0.0, 250, 3.6)
+    assert bucket.delay(0.0, 1) == pytest.approx(3.6)
+    bucket.bind_burst(0.0, 1000, 3.6)
+    assert bucket.startable(0.0, 2000) == 750
+    bucket = bucket_of(4, 0.1)
+    assert bucket.delay(0.0, 20) == 0.0  # a heavy cost
+    bucket.take(0.0, 20)
+    assert bucket.delay(0.0, 1) == pytest.approx(1.7)
+    bucket.bind_burst(0.0, 2, 0.1)
+    assert bucket.delay(0.0, 1) == pytest.approx(1.7)
 
 
 def test_burst_of_one_is_evenly_spaced_and_refunded() -> None:
-    bound = BurstBound(0.0, 0, 1, interval=0.25)
+    bucket, last = bucket_of(1, 0.25), Waiter()
     for at in (0.0, 0.25, 0.5):
-        assert bound.delay(at, 1) == 0.0
-        bound.take(at, 1)
-        assert bound.delay(at, 1) == 0.25
-        assert bound.startable(at, 9) == 0
-    assert bound.delay(0.5, 1, ahead=2) == 0.75
-    bound.refund(0.5, 1, 0.5)
-    assert (bound.delay(0.5, 1), bound.startable(0.5, 9)) == (0.0, 1)
+        assert bucket.delay(at, 1) == 0.0
+        bucket.take(at, 1)
+        assert bucket.delay(at, 1) == 0.25
+        assert bucket.startable(at, 9) == 0
+    assert bucket.delay(0.5, 1, ahead=2) == 0.75
+    last.at = 0.5
+    bucket.refund(last, 0.5, 1)
+    assert (bucket.delay(0.5, 1), bucket.startable(0.5, 9)) == (0.0, 1)
 
 
 def test_of_several_resources_only_the_requests_count() -> None:
-    bound = BurstBound(0.0, 0, 1, interval=0.25)
-    bound.take(0.0, amounts({"requests": 1.0, "tokens": 7.0}))
+    algorithm = PerResource(("requests", Unlimited()), ("tokens", Unlimited()))
+    bucket = LocalBucket(algorithm, float)
+    bucket.bind_burst(0.0, 1, 0.25)
+    bucket.take(0.0, amounts({"requests": 1.0, "tokens": 7.0}))
     tokens = amounts({"tokens": 7.0})
-    bound.take(0.0, tokens)
-    assert (bound.delay(0.0, tokens), bound.delay(0.0, 1)) == (0.0, 0.25)
-    assert bound.delay(0.0, 1, ahead=2.0 + tokens) == 0.75
+    bucket.take(0.0, tokens)
+    assert (bucket.delay(0.0, tokens), bucket.delay(0.0, 1)) == (0.0, 0.25)
+    assert bucket.delay(0.0, 1, ahead=2.0 + tokens) == 0.75
 
 
 def test_learned_rate_ends_the_bound_whatever_changes_with_it() -> None:
