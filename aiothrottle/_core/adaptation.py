@@ -346,7 +346,7 @@ class Adaptation:
                     continue
                 self._use_slots(value)
             elif guard:
-                self.use_rate(guard.algorithm if what == "guard" else None)
+                self.use_rate(self.plan.guarded(value) if what == "guard" else None)
                 if (slows := guard.slows) != guard.logged:
                     guard.logged = slows
                     if slows:
@@ -413,7 +413,7 @@ class Adaptation:
             self._close_slots()
             return False
         guard.begin_small()
-        self.use_rate(guard.algorithm)
+        self.use_rate(self.plan.guarded(guard.measured.seconds))
         return True
 
     def update(

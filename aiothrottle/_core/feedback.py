@@ -8,18 +8,16 @@ Invariant: a success costs one comparison for each controller that has nothing t
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
-from aiothrottle.adaptive.guard import LearnedBurst, SelfTuningGuard
+from aiothrottle.adaptive.guard import GuardControl
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 from aiothrottle.adaptive.silent_limit import SilentLimit
 
 if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
-    from aiothrottle._core.limits import Recipe
-    from aiothrottle.algorithms import Algorithm
 
 #: Seconds, the longest pause: only a hostile server, or a broken one, asks for more.
 LONGEST_PAUSE = 3600.0
@@ -89,80 +87,6 @@ class SlotsControl:
     def __init__(self, adaptive: AdaptiveConcurrency) -> None:
         self.adaptive: AdaptiveConcurrency = adaptive
         self.state: SlotsState = adaptive.start()
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class GuardControl:
-    """A `SelfTuningGuard` and a `LearnedBurst`, and the recipe of the algorithm that they change.
-
-    Invariant: while the burst is one token, the guard covers the spread of the round trips in each
-    interval between two requests; otherwise once in each period.
-    """
-
-    measured: SelfTuningGuard
-    burst: LearnedBurst
-    recipe: "Recipe"
-    #: Whether requests of the limiters below count. They may be for several servers, whose round
-    #: trips differ by more than the jitter of a network.
-    of_children: bool
-    #: Whether the last line of the log about it says that it slows the limiter down.
-    logged: bool = False
-
-    def __post_init__(self) -> None:
-        """Begin with the measured guard."""
-        self._space()
-
-    @property
-    def slows(self) -> bool:
-        """Whether the burst is smaller, or the guard longer, since the server throttled."""
-        return self.burst.was_throttled and self.burst.may_grow
-
-    @property
-    def algorithm(self) -> "Algorithm[Any]":
-        """The algorithm with the present guard."""
-        return self.recipe.algorithm(self.measured.seconds)
-
-    @property
-    def interval(self) -> float:
-        """Seconds of a token while the burst is used up, with the present guard."""
-        return min(self.recipe.interval(self.measured.seconds), self.burst.longest)
-
-    def fresh(self) -> "GuardControl":
-        """Return another one with the same arguments, which has learned nothing."""
-        return self.recipe.control(None, self.burst.most, of_children=self.of_children)
-
-    def begin_small(self) -> None:
-        """Begin with a burst of one token, well spaced until the spread is known."""
-        self.burst.begin_small()
-        if self.burst.is_bounded:
-            self._space()
-            self.measured.begin_long()
-
-    def succeeded(self, now: float, sent_at: float, *, in_use: bool) -> tuple[Change, ...]:
-        """Record a request that was not throttled; `in_use`: while the whole burst was in use."""
-        before = self.burst.size
-        changed = self.burst.succeeded(now, sent_at, in_use=in_use)
-        return self._changes(before) if changed else ()
-
-    def throttled(
-        self, now: float, sent_at: float, used: float, pause: float, sent: int
-    ) -> tuple[Change, ...]:
-        """Record a throttled request, while so many tokens count under the limit."""
-        before = self.burst.size
-        changed = self.burst.throttled(now, sent_at, used, pause, sent)
-        return self._changes(before) if changed else ()
-
-    def _changes(self, before: float) -> tuple[Change, ...]:
-        guard = self.measured.seconds
-        self._space()
-        change = _change("guard", self.measured.seconds, guard)
-        return change + _change("burst", self.burst.size, before)
-
-    def _space(self) -> None:
-        burst, intervals = self.burst, 1.0
-        if burst.is_even:
-            intervals = max(1.0, self.recipe.period / self.recipe.interval(0.0))
-        self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -281,14 +205,15 @@ class Feedback:
             changes += _change("slots", int(self.slots.state.limit), before)
         guard = self.guard
         if guard is not None and (own or guard.of_children):
-            measured, burst = guard.measured, guard.burst
-            before = measured.seconds
-            if measured.observe(now - sent_at):
-                changes += _change("guard", measured.seconds, before)
+            before, burst = guard.measured.seconds, guard.burst
+            size, changed = burst.size, guard.measured.observe(now - sent_at)
             # With credit the burst is not in use.
             if now >= burst.due_at or (not bucket.credit and burst.may_grow):
                 in_use = bucket.is_burst_used_up()
-                changes += guard.succeeded(now, sent_at, in_use=in_use)
+                changed |= guard.succeeded(now, sent_at, in_use=in_use)
+            if changed:
+                changes += _change("guard", guard.measured.seconds, before)
+                changes += _change("burst", burst.size, size)
         return changes
 
     def throttled(
@@ -343,8 +268,12 @@ class Feedback:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += _change("slots", int(self.slots.state.limit), before)
-        if self.guard is not None and (own or self.guard.of_children):
-            changes += self.guard.throttled(now, sent_at, used, pause, sent)
+        guard = self.guard
+        if guard is not None and (own or guard.of_children):
+            before, size = guard.measured.seconds, guard.burst.size
+            if guard.throttled(now, sent_at, used, pause, sent):
+                changes += _change("guard", guard.measured.seconds, before)
+                changes += _change("burst", guard.burst.size, size)
         return changes
 
     def waits_alone(self) -> bool:

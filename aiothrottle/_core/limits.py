@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from aiothrottle._checks import check_number, check_whole, number, shown
-from aiothrottle._core.feedback import Feedback, GuardControl, RateControl, SlotsControl
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
-from aiothrottle.adaptive.guard import LearnedBurst
+from aiothrottle._core.feedback import Feedback, RateControl, SlotsControl
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive.guard import GuardControl
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import (
     Algorithm,
@@ -75,6 +75,12 @@ class Plan(NamedTuple):
     guard: GuardControl | None = None
     #: The guard in seconds, if it is not measured; None: it is, or there is no rate limit.
     fixed_guard: float | None = None
+    #: Makes the algorithm with another guard, if it is measured.
+    recipe: "Recipe | None" = None
+
+    def guarded(self, guard: float) -> Algorithm[Any]:
+        """Return the algorithm with that guard, in seconds."""
+        return self.algorithm if self.recipe is None else self.recipe.algorithm(guard)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -223,13 +229,17 @@ class Limits:
                 guard = min(_SHARED_MOST, _SHARED_PART * recipe.period)
         if guard != AUTO:
             return Plan(recipe.algorithm(guard), recipe.rates, fixed_guard=guard)
-        known = None if before is None else before.guard
-        unguarded = recipe.algorithm(0.0)
-        control = recipe.control(known, unguarded.capacity.real, of_children=self.guard == AUTO)
-        if self.begin_small and not known:
-            control.begin_small()
-        algorithm = control.algorithm if control.measured.seconds else unguarded
-        return Plan(algorithm, recipe.rates, guard=control)
+        known, unguarded = before and before.guard, recipe.algorithm(0.0)
+        limit = recipe.rates, recipe.period, unguarded.capacity.real
+        if known:
+            control = known.with_limit(*limit)
+        else:
+            control = GuardControl(*limit, of_children=self.guard == AUTO)
+            if self.begin_small:
+                control.begin_small()
+        seconds = control.measured.seconds
+        algorithm = recipe.algorithm(seconds) if seconds else unguarded
+        return Plan(algorithm, recipe.rates, guard=control, recipe=recipe)
 
     def _check_choice(self, resources: Sequence[str]) -> None:
         """Raise if burst, algorithm or guard is invalid for any rate of these resources."""
@@ -318,29 +328,6 @@ class Recipe:
                 for algorithm in part.algorithms(self._algorithm, guard)
             )
         )
-
-    def interval(self, guard: float) -> float:
-        """Return the seconds of a request at the fastest rate; infinity: they have no limit."""
-        return min(((it.period + guard) / it.limit for it in self.rates), default=math.inf)
-
-    def control(
-        self, known: GuardControl | None, most: float, *, of_children: bool
-    ) -> GuardControl:
-        """Make the controller of guard and burst, which continues with what is known.
-
-        Args:
-            known: The controller until now.
-            most: The most requests that are ever taken at once.
-            of_children: Whether requests of the limiters below count.
-        """
-        period = self.period
-        interval = self.interval(0.0)  # infinity: no burst is learned, as for a slow rate
-        if known is not None:
-            measured = known.measured.with_period(period)
-            learned = known.burst.with_limit(most, interval)
-        else:
-            measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
-        return GuardControl(measured, learned, self, of_children)
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:

@@ -15,7 +15,10 @@ is taken for chance before six events, and twice as many after a mistake.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field, replace
+
+from aiothrottle.rate import Rate
 
 # Responses of which the spread is taken.
 _LAST = 500
@@ -476,3 +479,91 @@ class LearnedBurst:
         self._changed_at, self._admitted = now, 0
         self._used_at = self._idle_at = math.inf
         self.due_at = -math.inf if self.may_grow else math.inf
+
+
+# ---- both ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class GuardControl:
+    """The guard and the burst of one limiter.
+
+    While the burst is one token, the guard covers the spread of the round trips in each interval
+    between two requests; otherwise once in each period.
+
+    Args:
+        rates: The rates of requests; none: they have no limit.
+        period: Seconds, the shortest period of any rate.
+        most: The burst of the limit, in tokens.
+        of_children: Whether requests of the limiters below count. They may be for several servers,
+            whose round trips differ by more than the jitter of a network.
+    """
+
+    rates: Sequence[Rate]
+    period: float
+    most: InitVar[float]
+    of_children: bool
+    measured: SelfTuningGuard = field(init=False)
+    burst: LearnedBurst = field(init=False)
+    #: Whether the last line of the log about it says that it slows the limiter down.
+    logged: bool = False
+
+    def __post_init__(self, most: float) -> None:
+        self.measured = SelfTuningGuard(self.period)
+        # Without rates the interval is infinity: no burst is learned, as for a slow rate.
+        self.burst = LearnedBurst(most, self._interval_with(0.0))
+        self._space()
+
+    @property
+    def slows(self) -> bool:
+        """Whether the burst is smaller, or the guard longer, since the server throttled."""
+        return self.burst.was_throttled and self.burst.may_grow
+
+    @property
+    def interval(self) -> float:
+        """Seconds of a token while the burst is used up, with the present guard."""
+        return min(self._interval_with(self.measured.seconds), self.burst.longest)
+
+    def fresh(self) -> "GuardControl":
+        """Return another one for the same limit, which has learned nothing."""
+        return GuardControl(self.rates, self.period, self.burst.most, self.of_children)
+
+    def with_limit(self, rates: Sequence[Rate], period: float, most: float) -> "GuardControl":
+        """Return one for another limit, with what was learned."""
+        other = GuardControl(rates, period, most, self.of_children)
+        other.measured = self.measured.with_period(period)
+        other.burst = self.burst.with_limit(most, other.burst.interval)
+        other._space()
+        return other
+
+    def begin_small(self) -> None:
+        """Begin with a burst of one token, well spaced until the spread is known."""
+        self.burst.begin_small()
+        if self.burst.is_bounded:
+            self._space()
+            self.measured.begin_long()
+
+    def succeeded(self, now: float, sent_at: float, *, in_use: bool) -> bool:
+        """Record a request that was not throttled, as `LearnedBurst.succeeded` does."""
+        changed = self.burst.succeeded(now, sent_at, in_use=in_use)
+        if changed:
+            self._space()
+        return changed
+
+    def throttled(self, now: float, sent_at: float, used: float, pause: float, sent: int) -> bool:
+        """Record a throttled request, as `LearnedBurst.throttled` does."""
+        changed = self.burst.throttled(now, sent_at, used, pause, sent)
+        if changed:
+            self._space()
+        return changed
+
+    def _space(self) -> None:
+        """Space the requests by the present burst."""
+        burst, intervals = self.burst, 1.0
+        if burst.is_even:
+            intervals = max(1.0, self.period / self._interval_with(0.0))
+        self.measured.space(intervals, burst.steps, was_throttled=burst.was_throttled)
+
+    def _interval_with(self, guard: float) -> float:
+        """Return the seconds of a request at the fastest rate, with that guard."""
+        return min(((it.period + guard) / it.limit for it in self.rates), default=math.inf)
