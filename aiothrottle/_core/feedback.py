@@ -326,8 +326,9 @@ class Feedback:
     def pause(self, seconds: float | None, rule: PauseRule) -> float:
         """Return the seconds of a pause after a throttled request, with jitter.
 
-        Without a duration a pause doubles with each one in a row. Where a rate was learned, and the
-        server was open again after the last one, the first may be shorter.
+        Without a duration a pause doubles with each one in a row. Where a rate was learned, the
+        second is a token's time at least, and the first may be shorter, if the server was open
+        again after the last one.
 
         Many clients get a 429 at the same instant, and should not return at the same instant. The
         jitter only makes a pause longer, never less than the server's Retry-After.
@@ -335,8 +336,11 @@ class Feedback:
         self.streak += 1
         if seconds is None or not lasts(seconds):
             quick = self.rate if self.reopens_soon else None
-            doublings = self.streak - 1 if quick is None else max(0, self.streak - 2)
-            pause = min(rule.backoff * 2.0 ** min(doublings, 16), rule.max_backoff)
+            before = min(self.streak - 1, 16)
+            pause = rule.backoff * 2.0 ** (before if quick is None else max(0, before - 1))
+            if self.rate is not None and before:  # the next request comes no sooner than a token
+                pause = max(pause, 2.0 ** (before - 1) / self.rate.state.rate)
+            pause = min(pause, rule.max_backoff)
             if quick is not None and self.streak == 1:
                 pause = min(pause, _INTERVALS / quick.state.rate)
             seconds = max(seconds or 0.0, pause)

@@ -33,6 +33,12 @@ def test_first_pause_is_short_where_a_short_one_was_enough() -> None:
         [0.1],
     ]
     assert [pauses(unknown, 1, float(now)) for now in range(3)] == [[0.5]] * 3
+    # Of a slow rate the next token comes later than half a second.
+    slow = Feedback(rate=RateControl(AdaptiveRate(0.4, 0.1, 1)))
+    assert [pauses(slow, count, now) for now, count in enumerate([4, 1])] == [
+        [0.5, 2.5, 5.0, 10.0],
+        [0.5],
+    ]
 
 
 def test_learned_values_count_for_ten_minutes() -> None:
