@@ -17,6 +17,7 @@ from aiothrottle._http import origins
 from aiothrottle.headers import Profile, parse_rate_limit, profile_for
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
+from tests.adaptive.session_in_time import empty_response
 from tests.integrations.clients import ONCE, always
 from tests.integrations.scripted import Script
 from tests.support.reading import NOW
@@ -93,7 +94,7 @@ class Load(httpx.AsyncBaseTransport):
         status, headers = self._server.answer(EPOCH + self._ahead + now())
         (self.admitted if status == 200 else self.throttled).append(now())
         await asyncio.sleep(self._random.uniform(*self._latency))
-        return httpx.Response(status, headers=headers)
+        return empty_response(status, headers)
 
     def used(self, begin: float = 0.0, end: float = SECONDS, rate: float = LIMIT) -> float:
         """The part of the server's limit that was used."""
