@@ -205,8 +205,8 @@ def hostile_to(pattern: re.Pattern[str]) -> Iterator[Text]:
             seen.add((before, after))
     for before, after in sorted(seen):
         for unit in {*UNITS, after[:1], after[:2], after, before + after} - {""}:
-            yield Text(before, unit, "\0")
-            yield Text(before, unit, after + "\0")
+            for end in {"", after}:
+                yield Text(before, unit, end + "\0")
 
 
 def finding(pattern: re.Pattern[str]) -> Work:
