@@ -12,6 +12,7 @@ import sys
 import tomllib
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -123,14 +124,15 @@ def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
             assert (ROOT / link.partition("/main/")[2]).exists(), link
 
 
+@cache
+def names_in(name: str) -> set[str]:
+    tree = ast.parse(text_of(ROOT / name) if (ROOT / name).is_file() else "")
+    return {getattr(it, "name", "") for it in tree.body}
+
+
 def missing_tests(text: str) -> list[str]:
     """Return the node ids of a page that name no test of ours."""
-    missing: list[str] = []
-    for node, name, test in A_NODE.findall(text):
-        tree = ast.parse(text_of(ROOT / name) if (ROOT / name).is_file() else "")
-        if test not in {getattr(it, "name", "") for it in tree.body}:
-            missing.append(node)
-    return missing
+    return [node for node, name, test in A_NODE.findall(text) if test not in names_in(name)]
 
 
 def test_every_promise_names_tests_that_exist() -> None:

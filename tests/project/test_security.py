@@ -31,8 +31,9 @@ def unsafe(source: str) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Call(func=called) if ast.unparse(called) != "re.compile":
-                found |= {ast.unparse(called).rpartition(".")[2]} & CALLS
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name) as called):
+                if name in CALLS and ast.unparse(called) != "re.compile":
+                    found.add(name)
             case ast.Import(names=names):
                 found |= {alias.name.partition(".")[0] for alias in names} & MODULES
             case ast.ImportFrom(module=str(module)):
