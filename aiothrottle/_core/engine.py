@@ -443,15 +443,11 @@ class Engine:
                 raise nested(self.observers.title)  # it would wait for itself
         # Not by `loop.create_future`, which is one more call for the same future.
         future: Future[None] = Future(loop=loop)
-        try:
-            self.queue.add(waiter, future)
-            needs_call = self.shared is not None and self.shared.joined(waiter)
-            # With several priorities the new waiter may be the head.
-            if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
-                self.wake()
-        except BaseException:  # whatever it is, no waiter stays without a task
-            self.cancel(waiter)
-            raise
+        self.queue.add(waiter, future)
+        needs_call = self.shared is not None and self.shared.joined(waiter)
+        # With several priorities the new waiter may be the head.
+        if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
+            self.wake()
         return future
 
     def _start(self, waiter: Waiter, now: float) -> None:
@@ -1129,12 +1125,11 @@ class Engine:
         if not (self._starved and self.queue.count and self.in_flight):
             return  # the timer is set when the head lacks a slot again
         wait = self._estimate_here(self.bucket.now(), self.queue.head, 0.0)
-        if wait == math.inf:
-            wait = 0.0  # the store is called only with a free slot
         if seconds := stall.overdue(loop.time(), wait):
             self.observers.log_stall(seconds, self.waiting)
         again = stall.look(loop, wait)
         if again is not None:
+            again = min(again, _LONGEST_NAP)
             stall.timer = loop.call_later(again, self._check_stall, loop, stall)
 
     def startable(self, most: int) -> int:
