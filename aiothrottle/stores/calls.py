@@ -55,8 +55,6 @@ class _Queue(Generic[_Call]):
     alone: bool = False
     waiting: deque[tuple[_Call, _Waiter]] = field(default_factory=deque[tuple[_Call, _Waiter]])
     dispatchers: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    #: The dispatchers that have not taken a batch yet.
-    new: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -120,24 +118,22 @@ class Calls(Generic[_Call]):
     # ---- the queue -------------------------------------------------------------------------------
 
     def _dispatch(self, queue: _Queue[_Call]) -> None:
-        """Start as few dispatchers as can take all calls in the queue."""
+        """Start as many dispatchers as the calls in the queue need."""
         waiting = queue.waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
         limit = self.limit if self.prepare is None else 1
-        missing = -(-len(waiting) // self.batch) - len(queue.new)
+        missing = -(-len(waiting) // self.batch)
         for _ in range(min(missing, limit - queue.alone - len(queue.dispatchers))):
             # As with the consumer of a limiter: a plain Task, in an empty context.
             task = asyncio.Task(
                 self._serve(queue), loop=queue.loop, name="aiothrottle store", context=Context()
             )
             queue.dispatchers.add(task)
-            queue.new.add(task)
             task.add_done_callback(lambda task: self._ended(queue, task), context=Context())
 
     async def _serve(self, queue: _Queue[_Call]) -> None:
         """Send the queue, batch by batch, until it is empty."""
-        queue.new.discard(_this_task())
         while batch := self._take(queue):
             try:
                 replies = await self._attempt(queue, [call for call, _ in batch])
@@ -171,7 +167,6 @@ class Calls(Generic[_Call]):
 
     def _ended(self, queue: _Queue[_Call], task: "asyncio.Task[None]") -> None:
         queue.dispatchers.discard(task)
-        queue.new.discard(task)
         if task.cancelled():
             # Code that cancels all tasks is about to close the loop: a new task would be left over,
             # and so would calls that wait for one.
