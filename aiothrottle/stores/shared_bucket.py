@@ -319,8 +319,6 @@ class SharedBucket:
         if is_late:
             reserved.give_back_older(too_old)
         if queue.count:
-            if is_late:
-                prefetch.next //= 2
             # Without a free slot it is unknown when they can be used.
             keeps = keeps or not prefetch.fetched or self._semaphore.free > 0
         else:
