@@ -285,7 +285,7 @@ class SharedSemaphore:
         self._ask_at = now + pause
         if isinstance(error, StoreUnavailable) and outage.choice != "raise":
             if self._held_before is None:
-                self._held_before, _ = self._count()
+                self._held_before = self.semaphore.slots
             self.tidy(now)
             self._settle(len(self._tries))
             return None
