@@ -114,9 +114,11 @@ async def test_answer_to_another_limiter_ends_the_outage(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
 
 
-async def test_answer_to_an_earlier_call_does_not_end_the_outage() -> None:
+@pytest.mark.parametrize("keys", ["ab", "aa"])
+async def test_answer_to_an_earlier_call_does_not_end_the_outage(keys: str) -> None:
     client = Client(server := Server())
-    early, other = (limiter_of(client, key, "closed") for key in "ab")
+    limiters = {key: limiter_of(client, key, "closed") for key in keys}
+    early, other = (limiters[key] for key in keys)
     server.latency = 1.0
     (answered,) = visits(early, 1)
     await asyncio.sleep(0.49)
@@ -125,6 +127,21 @@ async def test_answer_to_an_earlier_call_does_not_end_the_outage() -> None:
     assert await answered == 0.5
     await turns()
     assert other.statistics().store_up is False
+
+
+async def test_requests_fail_at_once_while_a_probe_waits_for_its_answer() -> None:
+    client = Client(server := Server())
+    probing, failing = limiter_of(client, "a", "closed"), limiter_of(client, "b", "raise")
+    server.mode = "stalls"
+    waiting = visits(probing, 1)
+    await ask(failing, 3.0)
+    for _ in range(50):
+        begin = now()
+        with pytest.raises(StoreUnavailable):
+            await failing.try_acquire()
+        assert now() == begin
+        await asyncio.sleep(0.1)
+    await cancel(*waiting)
 
 
 async def test_closing_gives_up_slots_if_another_limiter_found_the_store_down() -> None:
@@ -258,6 +275,25 @@ async def test_waiting_keys_cost_one_probe(
         assert timers() < 10
         server.mode, back = "up", now()
         assert max(await asyncio.gather(*tasks)) < back + 1.0
+
+
+async def test_store_that_fails_again_at_once_is_not_asked_for_each_key() -> None:
+    class Relapsing(Client):
+        async def ask(self, method: str, *call: Any, **options: Any) -> Any:
+            answer = await super().ask(method, *call, **options)
+            if method == "refund":  # the end of a probe
+                self.server.mode = "refuses"
+            return answer
+
+    server = Server()
+    limiter = KeyedRateLimiter("2/h", store=Relapsing(server), key="k", on_store_error="closed")
+    server.mode = "refuses"
+    tasks = all_keys(limiter, 3 * KEYS)
+    await asyncio.sleep(10.0)
+    calls, server.mode = len(server.asked), "up"
+    await asyncio.sleep(1.0)
+    assert len(server.asked) - calls < 2 * KEYS
+    await cancel(*tasks)
 
 
 @pytest.mark.parametrize("choice", ["raise", "open"])
