@@ -6,6 +6,7 @@ Tasks of a closed loop stay suspended, and their `finally` runs whenever they ar
 import asyncio
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -148,6 +149,20 @@ def test_debt_is_recorded_once() -> None:
     on_a_loop(first, asyncio.new_event_loop)
     on_a_loop(second, asyncio.new_event_loop)
     assert [call for call in store.calls if call[0] == "record"] == [("record", 49.0)]
+
+
+def test_store_keeps_no_closed_loop_but_the_last() -> None:
+    store, loops = MemoryStore(), list["weakref.ref[VirtualTimeLoop]"]()
+
+    def new_loop() -> VirtualTimeLoop:
+        loop = VirtualTimeLoop()
+        loops.append(weakref.ref(loop))
+        return loop
+
+    for _ in range(3):
+        on_a_loop(RateLimiter("9/s", store=store, key="k").acquire, new_loop)
+    gc.collect()
+    assert [loop() is None for loop in loops[:-1]] == [True, True]
 
 
 def test_loops_at_the_same_time_have_an_outage_each(caplog: pytest.LogCaptureFixture) -> None:

@@ -240,6 +240,18 @@ async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
     assert now() >= 100
 
 
+async def test_after_a_pause_only_the_first_request_claims_a_slot() -> None:
+    link = Link(Shared())
+    limiter = share(link, 5)
+    async with limiter.throttle() as permit:
+        permit.report_throttled(1.0)
+    tasks = started(*(limiter.acquire() for _ in range(4)))
+    await asyncio.sleep(2.5)
+    assert [task.done() for task in tasks] == [True, False, False, False]
+    assert {claim.wanted for claim in link.claims} == {0, 1}
+    await cancel(*tasks)
+
+
 async def test_updated_limit_applies() -> None:
     limiter = share(Link(Shared()), 1)
     _held = await limiter.acquire()
