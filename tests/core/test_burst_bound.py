@@ -1,5 +1,6 @@
 """The bound of a learned burst, which stands beside the algorithm of the bucket."""
 
+import asyncio
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import PerResource, SlidingWindowLog, Unlimited, amounts
+from tests.support.virtually import virtual, visits
 
 
 def bucket_of(burst: float, interval: float, *, taken: int = 0) -> LocalBucket:
@@ -33,6 +35,18 @@ def test_smaller_burst_forgives_what_the_server_accepted_but_no_debt() -> None:
     assert bucket.delay(0.0, 1) == pytest.approx(1.7)
     bucket.bind_burst(0.0, 2, 0.1)
     assert bucket.delay(0.0, 1) == pytest.approx(1.7)
+
+
+@virtual
+async def test_learned_burst_begins_used_up() -> None:
+    limiter = RateLimiter("60/min")
+    permits = [await limiter.acquire() for _ in range(30)]
+    permits[0].report_throttled(1.0)
+    for permit in permits:
+        permit.release()
+    begun = await asyncio.gather(*visits(limiter, 5))
+    assert limiter.statistics().burst == 15
+    assert begun[1:] == pytest.approx([2, 3, 4, 5])
 
 
 def test_burst_of_one_is_evenly_spaced_and_refunded() -> None:

@@ -63,6 +63,21 @@ async def test_token_recorded_after_a_grant_delays_the_next_start() -> None:
     assert began == [1.0, 1.0, 2.0]
 
 
+@virtual
+async def test_token_counts_from_its_start_if_the_next_granted_waiter_is_cancelled() -> None:
+    limiter = RateLimiter(2, clock=now)
+    await visit(limiter, 2)
+
+    async def start() -> None:
+        async with limiter.throttle():
+            cancelled.cancel()
+
+    starting, cancelled = asyncio.create_task(start()), asyncio.create_task(visit(limiter))
+    await starting
+    await asyncio.sleep(1.0)
+    assert (now(), cancelled.cancelled(), await remaining(limiter)) == (2.0, True, 2.0)
+
+
 @pytest.mark.parametrize("after_turns", range(6))
 @virtual
 async def test_waiter_with_revoked_grant_is_not_overtaken(after_turns: int) -> None:

@@ -186,6 +186,14 @@ async def test_key_with_an_observer_of_its_own_is_not_forgotten() -> None:
     assert not len(limiter)
 
 
+async def test_key_whose_waiter_waits_for_hours_is_forgotten_afterwards() -> None:
+    limiter = KeyedRateLimiter("1/d")
+    for _ in range(2):
+        await visit(limiter["a"])
+    await asyncio.sleep(2 * 86400)
+    assert not len(limiter)
+
+
 async def test_key_remembers_what_its_last_reference_did() -> None:
     limiter = KeyedRateLimiter("2/s")
     async with limiter.throttle("a") as permit:

@@ -296,10 +296,13 @@ class Flaky(SlidingWindowLog):
         SlidingWindowLog.take(self, state, now, cost)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.2])  # then there is a timer for the next waiter
 @pytest.mark.parametrize("step", ["delay", "take"])
-async def test_failing_algorithm_fails_only_current_waiters(step: str) -> None:
+async def test_failing_algorithm_fails_only_current_waiters(step: str, apart: float) -> None:
     limiter = RateLimiter(concurrency_limit=3, algorithm=Flaky("2/s"))
-    await starts(limiter, 2)
+    await visit(limiter)
+    await asyncio.sleep(apart)
+    await visit(limiter)
     waiting = visits(limiter, 6)
     await asyncio.sleep(0.5)
     Flaky.fails = step

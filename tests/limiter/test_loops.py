@@ -155,14 +155,16 @@ def test_new_loop_takes_over_the_limiter_of_a_closed_one() -> None:
     assert repr(limiters) == "<PerLoop of 1 limiters>"
 
 
-def test_next_loop_forgets_the_trial_and_the_rejected_of_a_dead_one() -> None:
-    paused, kept = RateLimiter(100), list[Permit]()
+def test_next_loop_forgets_the_trial_the_quota_and_the_rejected_of_a_dead_one() -> None:
+    paused, spent, kept = RateLimiter(100), RateLimiter(100), list[Permit]()
     rejecting = RateLimiter(algorithm=WaitUntil(60, raise_after=90, limit=600))
 
     async def leave() -> None:
         await throttle_one(paused, 1.0)
         await asyncio.sleep(2)
         kept.append(await paused.acquire())  # goes ahead of the others, and never ends
+        async with spent.throttle() as permit:
+            permit.update_quota(0, reset_after=600)
         await visit(rejecting)
         await queued(rejecting)
         with pytest.raises(ThrottleTimeout):
@@ -173,7 +175,7 @@ def test_next_loop_forgets_the_trial_and_the_rejected_of_a_dead_one() -> None:
     loop.run_until_complete(leave())
     loop.close()
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(visit(paused)) == 0.0
+        assert runner.run(visit(paused)) == runner.run(visit(spent)) == 0.0
         runner.run(rejecting.peek())
         assert rejecting.statistics().waiting == 0
 
