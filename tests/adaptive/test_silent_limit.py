@@ -91,6 +91,20 @@ async def test_requests_that_started_on_credit_count_as_successes() -> None:
     assert limiter.statistics().pauses > 0
 
 
+@pytest.mark.parametrize("minutes", [1, 10])
+@virtual
+async def test_limit_that_was_seen_long_ago_is_forgotten(minutes: int) -> None:
+    limiter = RateLimiter(concurrency_limit=5)
+    answers = Script(*[200] * 100, *[500] * 8, *[200] * 10, *[500] * 4)
+    async with answers.client(limiter, retry=Retry(attempts=1)) as client:
+        for number in range(122):
+            if number == 110:
+                await asyncio.sleep(60 * minutes)
+            await client.get("http://a/")
+            await asyncio.sleep(0.01)
+    assert (limiter.statistics().pauses > 1) == (minutes == 1)
+
+
 class Connections:
     """The sockets of aiohttp: so many, then there are too many open files."""
 

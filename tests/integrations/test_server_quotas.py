@@ -14,7 +14,7 @@ from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
-from tests.support.virtually import turns, virtual
+from tests.support.virtually import now, turns, virtual
 
 # ---- after a pause -------------------------------------------------------------------------------
 
@@ -158,6 +158,24 @@ async def test_own_rate_holds_beside_the_quota() -> None:
 
 
 # ---- a limiter that follows the server's rate --------------------------------------------------
+
+
+@virtual
+async def test_quota_that_the_next_answer_does_not_report_is_one_of_other_requests() -> None:
+    begun = list[float]()
+
+    async def reporting(_: httpx.Request) -> httpx.Response:
+        begun.append(now())
+        name, remaining = ("a", 0) if len(begun) == 1 else ("b", 50)
+        await asyncio.sleep(0.25 * len(begun))
+        state, policy = f'"{name}";r={remaining};t=60', f'"{name}";q=100;w=60'
+        return httpx.Response(200, headers={"RateLimit": state, "RateLimit-Policy": policy})
+
+    transport = ThrottledTransport(RateLimiter(1000), transport=httpx.MockTransport(reporting))
+    async with httpx.AsyncClient(transport=transport) as client:
+        await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
+        await client.get("http://a/")
+    assert begun[-1] < 1.0
 
 
 @pytest.mark.parametrize(
