@@ -114,6 +114,14 @@ def test_limit_is_found_without_a_limit_of_ones_own_and_shows_in_events() -> Non
     assert limiter.statistics().concurrency_limit == 30
 
 
+def test_found_limit_is_forgotten_with_its_clock() -> None:
+    limiter = RateLimiter(concurrency_limit=8)
+    assert minute(3, 0.2, 0.1, 0, limiter).slots in {3, 4}
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(limiter.peek())
+    assert limiter.statistics().concurrency_limit == 8
+
+
 def test_without_it_the_same_server_throttles_half_of_the_requests() -> None:
     limiter = RateLimiter(concurrency_limit=8, learn_rate=False)
     assert minute(3, 0.1, 0.5, 0, limiter).throttled > 200
