@@ -3,6 +3,7 @@
 `RateLimiter("20/s", concurrency_limit=8)`, 24 workers, requests and responses that take 1 to 5 ms.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from aiothrottle import RateLimiter, events
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.testing import RateLimitedServer, greatest_count
+from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop, greatest_count
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds
 from tests.support.server_limits import (
@@ -142,6 +143,32 @@ SLOW: dict[str, tuple[str, float, Callable[[], Admits]]] = {
     "a rolling window": ("60/min", 1.0, lambda: rolling_window(60, 60.0)),
     "a small window": ("2/5s", 0.4, lambda: rolling_window(2, 5.0)),
 }
+
+
+def test_learned_burst_grows_on_another_clock() -> None:
+    limiter = RateLimiter("10/s")
+
+    async def throttled() -> None:
+        permits = [await limiter.acquire() for _ in range(10)]
+        permits[0].report_throttled(0.5)
+        for permit in permits:
+            permit.release()
+
+    async def work() -> None:
+        for _ in range(150):
+            async with limiter.throttle() as permit:
+                await asyncio.sleep(0.01)
+                permit.report_success()
+
+    async def use() -> None:
+        await asyncio.gather(*(work() for _ in range(8)))
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=10_000.0)) as runner:
+        runner.run(throttled())
+    assert limiter.statistics().burst == 5
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(use())
+    assert limiter.statistics().burst == 10
 
 
 @pytest.mark.parametrize("server", SLOW)

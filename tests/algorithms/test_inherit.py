@@ -17,7 +17,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm, AllOf
+from aiothrottle.algorithms import Algorithm, AllOf, Unlimited
 from tests.algorithms.asking import inherit, used
 from tests.support.asking import admit
 
@@ -102,6 +102,25 @@ def test_parts_that_continue_the_same_log_do_not_share_it() -> None:
     first, second = inherit(new, old, state, 1.6)
     assert first is not second
     assert [used(new.algorithms[0], first, 1.6), used(new.algorithms[1], second, 1.6)] == [1, 3]
+
+
+def test_log_continues_the_longest_one() -> None:
+    old, new = (AllOf(*map(SlidingWindowLog, ("10/s", rate))) for rate in ("100/min", "50/min"))
+    state = old.start()
+    for second in range(50):
+        old.take(state, float(second), 1)
+    assert new.delay(inherit(new, old, state, 49.5), 49.5, 1) == 10.5
+    assert used(AllOf(Unlimited()), (None,), 0.0) == 0.0
+
+
+def test_tokens_that_a_smaller_bucket_forgives_do_not_come_back() -> None:
+    old, smaller = TokenBucket("1/s", burst=10), TokenBucket("1/s", burst=4)
+    state = old.start()
+    old.take(state, 0.0, 6)
+    old.take(state, 1.0, 5)
+    state = inherit(smaller, old, state, 1.0)
+    smaller.refund(state, 1.0, 6, at=0.0)
+    assert smaller.remaining(state, 1.0) == 0.0
 
 
 def test_bucket_inherited_on_a_clock_that_stepped_back_is_sound() -> None:

@@ -143,6 +143,9 @@ def test_report_of_an_earlier_request_is_overtaken() -> None:
     assert algorithm.remaining(state, 101.0) == 41
     algorithm.update(state, 102.0, 50, 10.0, sent_at=99.5, refill=1.0)
     assert algorithm.remaining(state, 102.0) == 50
+    algorithm.take(state, 102.0, 5)
+    algorithm.update(state, 105.0, 40, 20.0, sent_at=101.0, refill=1.0)
+    assert algorithm.remaining(state, 105.0) == 40 - (5 - 3), "which came back meanwhile"
 
 
 @given(st.floats(0.001, 1000.0), st.floats(0.0, 1e6), st.floats(0.1, 50.0))

@@ -72,9 +72,9 @@ async def test_update_switches_between_fixed_and_adaptive_limits() -> None:
 
 async def test_reported_rate_is_adopted_by_an_adaptive_one() -> None:
     limiter = RateLimiter(AdaptiveRate(100, 1, 1000))
-    limiter.adopt("1000/h")
+    limiter.adopt("1000/2min")
     assert limits_of(limiter) == (100, None)
-    limiter.adopt("1000/h", "20/s", "600/min")
+    limiter.adopt("1000/2min", "20/s", "600/min")
     assert limiter.statistics().rate_limit == pytest.approx(19.4)
     for _ in range(195):
         await send(limiter, took=0.0)
