@@ -33,7 +33,7 @@ from tests.integrations.clients import (
 )
 from tests.support.misbehaving_server import BOMB
 from tests.support.serving import answer, endless, in_flight, until
-from tests.support.virtually import turns, virtual
+from tests.support.virtually import now, turns, virtual
 
 OTHER = dict(zip(INTEGRATIONS[3:], INTEGRATIONS[:2:-1], strict=True))
 
@@ -411,6 +411,18 @@ async def test_unfinished_body_is_needed_only_without_retry_after(integration: I
         headers["Retry-After"] = "1"
         async with await at.open() as response:
             assert response.status == 429
+
+
+@transports
+@virtual
+async def test_body_is_not_awaited_if_should_retry_raises(integration: Integration) -> None:
+    respond = responding(integration, 200, stalling_body, headers={"Content-Length": "1000"})
+    retry = Retry(should_retry=Mock(side_effect=LookupError))
+    async with integration.mock(respond, retry=retry) as at:
+        with pytest.raises(LookupError):
+            await at.send()
+        assert now() == 0.0
+        assert not at.held
 
 
 # ---- bodies ------------------------------------------------------------------------------------
