@@ -18,7 +18,7 @@ from aiothrottle.adaptive.silent_limit import SilentLimit
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.testing import RateLimitedServer
 from tests.adaptive.session_in_time import Record, Refusal, run
-from tests.integrations.scripted import Script
+from tests.integrations.scripted import Script, Step
 from tests.support.server_limits import Admits, envoy, sliding_counter
 from tests.support.virtually import virtual
 
@@ -81,14 +81,21 @@ def test_silent_limit_is_kept_to_without_a_rate(
         assert limiter.statistics().throttled > 0
 
 
+@pytest.mark.parametrize(
+    ("failure", "pauses"),
+    [(500, True), (403, True), ((403, {"X-RateLimit-Remaining": "5"}), False)],
+)
 @virtual
-async def test_requests_that_started_on_credit_count_as_successes() -> None:
+async def test_requests_that_started_on_credit_count_as_successes(
+    failure: Step, pauses: bool
+) -> None:
+    """A response that reports a quota with tokens left says itself that it is not throttled."""
     limiter = RateLimiter(concurrency_limit=5)
-    async with Script(*[200] * 100, 500).client(limiter, retry=Retry(attempts=1)) as client:
+    async with Script(*[200] * 100, failure).client(limiter, retry=Retry(attempts=1)) as client:
         for _ in range(110):
             await client.get("http://a/")
             await asyncio.sleep(0.01)
-    assert limiter.statistics().pauses > 0
+    assert (limiter.statistics().pauses > 0) == pauses
 
 
 @pytest.mark.parametrize("minutes", [1, 10])

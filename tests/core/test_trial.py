@@ -14,6 +14,7 @@ import pytest
 from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency, ThrottleTimeout
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
+from tests.integrations.scripted import Script
 from tests.support.virtually import counts, now, turns, virtual, visits
 
 PAUSE = 10.0
@@ -370,3 +371,37 @@ async def test_child_goes_ahead_for_its_parent(status: int) -> None:
     for each in senders:
         await each.end()
     assert counts(parent) == (0, 0)
+
+
+@virtual
+async def test_release_ends_a_trial_after_one_that_a_client_judged() -> None:
+    limiter = RateLimiter(100)
+    retry = Retry(attempts=1, pause_jitter=0)
+    async with Script(429).client(limiter, retry=retry) as client:
+        for _ in range(2):
+            await client.get("http://a/")
+    first, second = await asyncio.gather(*visits(limiter, 2, stay=0.1))
+    assert second == pytest.approx(first + 0.1)
+
+
+@virtual
+async def test_judging_a_trial_shortens_no_pause() -> None:
+    statuses = [429, 200]
+
+    async def respond(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(1.0)
+        return httpx.Response(statuses.pop(0))
+
+    async def think(_: httpx.Response) -> None:
+        await asyncio.sleep(10.0)
+
+    limiter = RateLimiter(100)
+    retry = Retry(attempts=1, pause_jitter=0, should_retry=think)
+    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(respond), retry=retry)
+    async with httpx.AsyncClient(transport=transport) as client:
+        await client.get("http://a/")
+        trial = asyncio.create_task(client.get("http://a/"))
+        await asyncio.sleep(1.0)
+        limiter.pause(60.0)
+        assert await asyncio.gather(*visits(limiter, 1)) == [now()] == [72.0]
+        await trial
