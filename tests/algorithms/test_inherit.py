@@ -113,6 +113,14 @@ def test_log_continues_the_longest_one() -> None:
     assert used(AllOf(Unlimited()), (None,), 0.0) == 0.0
 
 
+def test_bucket_continues_the_one_that_has_more_in_it() -> None:
+    old = AllOf(TokenBucket("10/s"), TokenBucket("1/s", burst=5))
+    new = AllOf(TokenBucket("1/s", burst=6), TokenBucket("20/s"))
+    state = old.start()
+    old.take(state, 0.0, 5)
+    assert new.remaining(inherit(new, old, state, 0.5), 0.5) == 6 - 4.5
+
+
 def test_tokens_that_a_smaller_bucket_forgives_do_not_come_back() -> None:
     old, smaller = TokenBucket("1/s", burst=10), TokenBucket("1/s", burst=4)
     state = old.start()
