@@ -231,6 +231,7 @@ def test_refill_is_measured_and_slower_after_a_429() -> None:
     spent = ReportedQuota(0, 10, limit=20, error=1.0, throttled=True)
     slower = known.observe(spent, 9.7, 9.65, taken=1.0)
     assert slower == 0.7 * 0.5 * 4 / (9.52 - 9.0)
+    assert known.observe(spent, 9.71, 9.65, taken=1.0) == slower, "one event"
     known.observe(ReportedQuota(19, 10, limit=20, error=1.0), 9.9, 9.8, taken=1.0)
     assert known.refill == slower  # others use the quota, or it was too fast once
 

@@ -405,3 +405,14 @@ async def test_judging_a_trial_shortens_no_pause() -> None:
         limiter.pause(60.0)
         assert await asyncio.gather(*visits(limiter, 1)) == [now()] == [72.0]
         await trial
+
+
+@virtual
+async def test_short_pause_does_not_end_the_wait_for_a_trial() -> None:
+    limiter = RateLimiter(100)
+    async with limiter.throttle() as permit:
+        permit.report_throttled(1.0)
+    trial, other = visits(limiter, 2, stay=3.0)
+    await asyncio.sleep(2.0)
+    limiter.pause(0.5)
+    assert await other == pytest.approx(await trial + 3.0)
