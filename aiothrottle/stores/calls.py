@@ -75,10 +75,12 @@ class Calls(Generic[_Call]):
     timeout: float | None
     #: Whether the driver has timers that may end before the timeout.
     patient: bool = False
-    #: Awaited before the first call, once at a time, until it has succeeded.
+    #: Awaited before the first call, and the first after a loop was closed, once at a time, until
+    #: it has succeeded.
     prepare: Callable[[], Coroutine[Any, Any, None]] | None = None
     #: Returns why the server cannot be reached, or "", for the message of a timeout.
     hint: Callable[[], str] = str
+    _is_prepared: bool = field(init=False, default=False)
     _queue: _Queue[_Call] | None = field(init=False, default=None)
 
     async def ask(self, call: _Call, *, first: bool = False) -> Any:  # noqa: ANN401 - as the driver has it
@@ -97,6 +99,8 @@ class Calls(Generic[_Call]):
         loop = asyncio.get_running_loop()
         queue = self._queue
         if queue is None or queue.loop is not loop:  # calls queued on another loop are lost
+            if queue is not None and queue.loop.is_closed():
+                self._is_prepared = False  # the connections of the driver are dead
             queue = self._queue = _Queue(loop, loop.time())
         if queue.alone or queue.dispatchers:
             waiter: _Waiter = loop.create_future()
@@ -122,7 +126,7 @@ class Calls(Generic[_Call]):
         waiting = queue.waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
-        limit = self.limit if self.prepare is None else 1
+        limit = self.limit if self._is_prepared or self.prepare is None else 1
         missing = -(-len(waiting) // self.batch)
         for _ in range(min(missing, limit - queue.alone - len(queue.dispatchers))):
             # As with the consumer of a limiter: a plain Task, in an empty context.
@@ -180,9 +184,9 @@ class Calls(Generic[_Call]):
         clock = queue.loop.time
         begun = clock()
         try:
-            if self.prepare is not None:
+            if not self._is_prepared and self.prepare is not None:
                 await self._guard(self.prepare())
-                self.prepare = None
+                self._is_prepared = True
             replies = await self._guard(self.send(calls))
         except StoreUnavailable as error:
             queue.failed_for += clock() - max(begun, queue.answered_at)

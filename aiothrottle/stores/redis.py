@@ -7,6 +7,7 @@ bounds how many round trips are under way. As the driver may send a request twic
 by which the server recognises it.
 """
 
+import contextlib
 import math
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -250,7 +251,10 @@ class RedisStore(SwapStore):
             return replies
 
     async def _check(self, client: OfDriver) -> None:
-        """Check the version and settings of a server, once, before the first call."""
+        """Drop connections of a closed loop, and check the version and settings of a server."""
+        if (pool := getattr(client, "connection_pool", None)) is not None:
+            with contextlib.suppress(RuntimeError):  # raised for each that was dropped
+                await pool.disconnect(inuse_connections=False)
         try:
             info: dict[str, Any] = await client.info()
         except self._exceptions.ResponseError:
@@ -367,9 +371,11 @@ class _Nodes:
                 # of them, also amid a call, which may then raise anything.
                 known = self._find(record)
                 if known is node:
-                    if not isinstance(error, self._exceptions.ConnectionError):
+                    if not isinstance(error, (self._exceptions.ConnectionError, RuntimeError)):
                         raise
-                    await node.disconnect()  # networks cut idle connections, and more than one
+                    # Networks cut idle connections, and more than one; so does the end of a loop.
+                    with contextlib.suppress(RuntimeError):
+                        await node.disconnect()
                 node = known or node
         return await call(_Node(node))
 

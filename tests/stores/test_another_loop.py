@@ -8,14 +8,18 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis, RedisCluster
 
 from aiothrottle import RateLimiter, SharedConcurrency
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Claim, MemoryStore
+from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.serving import until
 from tests.support.sharing import Link, Shared, share
@@ -265,3 +269,34 @@ def test_dead_return_of_a_store_ends_no_other_return() -> None:
     # On one clock: the outage goes on.
     on_a_loop(first, asyncio.new_event_loop)
     on_a_loop(second, asyncio.new_event_loop)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("server", ["valkey", "cluster"])
+def test_connections_of_a_closed_loop_fail_no_request(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, server: str
+) -> None:
+    running = request.getfixturevalue(server)
+    make: Any = Redis if server == "valkey" else RedisCluster
+    client = make(host="127.0.0.1", port=getattr(running, "nodes", [running])[0].port)
+    store = RedisStore(client, "another loop", timeout=5)
+    limiter = RateLimiter("1000/s", store=store, key="k")
+    slots = RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="slots")
+
+    async def use(limiter: RateLimiter) -> None:
+        async with limiter.throttle():
+            await asyncio.sleep(0.001)
+
+    async def run() -> None:
+        keys = [store.peek(str(key), SlidingWindowLog("1/s")) for key in range(20)]
+        await asyncio.gather(*keys, *(use(each) for each in (limiter, slots) * 10))
+
+    async def last() -> None:
+        async with limiter, slots:
+            await run()
+        with suppress(RuntimeError):  # of connections of the first loops
+            await client.aclose()
+
+    for main in (run, run, last):
+        asyncio.run(main())
+    assert not caplog.records
