@@ -998,7 +998,7 @@ class Engine:
             if shared is not None and not self.queue.count:
                 now = self.bucket.now()  # what just started has used a reservation, or owes tokens
                 if shared.queue_is_empty(now):
-                    self.call_store(later=True)  # the loop may be closing
+                    self.call_store(after=task)
 
     def turn(self) -> None:
         """Serve the queue once, and set the timer for the next time."""
@@ -1026,14 +1026,14 @@ class Engine:
         for waiter in self.queue:
             fail(waiter, twin(error, self.observers.label))
 
-    def call_store(self, *, later: bool = False) -> None:
+    def call_store(self, *, after: "asyncio.Task[None] | None" = None) -> None:
         """Make the calls of the store that are due.
 
         Args:
-            later: Whether the loop may be closing.
+            after: The consumer, which has ended: the loop may be closing.
         """
         for caller in self.callers:
-            caller.start(later=later)
+            caller.start(after=after)
 
     def store_answered(self, error: Exception | None) -> None:
         """Serve the queue after a call of the store, or raise its error in all waiters."""

@@ -27,8 +27,9 @@ _Result = TypeVar("_Result")
 SHORTEST_BREAK = 0.001
 # Seconds after which a call that is not answered is a reason for a timeout.
 _LATE = 0.1
-# Seconds until a call is made where the loop may be closing.
-_LATER = 0.01
+# Seconds until a call is made where the loop may be closing; and after a cancellation, as by
+# `asyncio.run` at its end. It then runs on until the threads of its executor have ended.
+_LATER, _CANCELLED = 0.01, 0.1
 
 
 class Order(NamedTuple):
@@ -104,25 +105,26 @@ class Caller:
         """Return whether no call is under way, and none may follow."""
         return self._task is None and not self._calls and self.part.is_idle(now)
 
-    def start(self, now: float | None = None, *, later: bool = False) -> None:
+    def start(self, now: float | None = None, *, after: "asyncio.Task[None] | None" = None) -> None:
         """Make the calls that are due, and have a timer for one that is due later.
 
         Args:
             now: The time, if it was just read.
-            later: Whether to leave also the first to the timer, as the loop may be closing: a new
-                task would be left over then, a timer is not missed. So it is if the task that runs
-                this is cancelled.
+            after: A task that has ended. Then the first is left to the timer as well, as the loop
+                may be closing: a new task would be left over, a timer is not missed. So it is if
+                the task that runs this is cancelled.
         """
         loop = self._loop
         if self._task is not None or loop is None or loop.is_closed():
             return
         wait = self.part.due_in(self.now() if now is None else now)
         if wait <= 0.0:
-            here = asyncio.current_task(loop)
-            if not (later or (here is not None and here.cancelling())):
+            task = after or asyncio.current_task(loop)
+            is_cancelled = task is not None and task.cancelling() > 0
+            if not (after or is_cancelled):
                 self._begin(loop)
                 return
-            wait = _LATER
+            wait = _CANCELLED if is_cancelled else _LATER
         self._set_timer(loop, wait)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,7 +156,7 @@ class Caller:
             return
         self._task = None  # it was cancelled, and its call is still due
         self.serve(None)  # waiters that are still there need it now
-        self.start(later=True)
+        self.start(after=task)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Ask the part again after so many seconds; a timer that is earlier does as well."""
