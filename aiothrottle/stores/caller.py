@@ -140,6 +140,8 @@ class Caller:
             try:
                 fill(await call)
             except Exception as error:  # noqa: BLE001 - the part knows who gets it
+                if loop.is_closed():
+                    return  # the driver failed as its call was collected
                 raised = fail(error)
                 self.serve(raised)
                 del raised  # its traceback has this frame

@@ -50,6 +50,16 @@ class Slow(MemoryStore):
         return await super()._execute(key, algorithm, step)
 
 
+class Failing(Slow):
+    """Fails when its call is collected, as a driver that awaits something to clean up."""
+
+    async def _execute(self, key: Any, algorithm: Any, step: Any) -> Any:
+        try:
+            return await super()._execute(key, algorithm, step)
+        except GeneratorExit:
+            raise OSError("collected") from None
+
+
 def on_a_loop(
     main: Callable[[], Coroutine[Any, Any, object]],
     new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualTimeLoop,
@@ -167,6 +177,27 @@ def test_store_keeps_no_closed_loop_but_the_last() -> None:
         on_a_loop(RateLimiter("9/s", store=store, key="k").acquire, new_loop)
     gc.collect()
     assert [loop() is None for loop in loops[:-1]] == [True, True]
+
+
+def test_dead_call_fails_no_waiter() -> None:
+    store = Failing("reserve")
+    limiter = RateLimiter("9/s", store=store, key="k")
+
+    async def first() -> None:
+        asyncio.create_task(limiter.acquire()).cancelling()
+        await asyncio.sleep(1)
+
+    async def second() -> None:
+        store.hanging.clear()
+        waiting = asyncio.create_task(limiter.acquire())
+        await turns(20)
+        gc.collect()
+        await turns(20)
+        store.hanging[0].set_result(None)
+        (await waiting).release()
+
+    on_a_loop(first)
+    on_a_loop(second)
 
 
 def test_loops_at_the_same_time_have_an_outage_each(caplog: pytest.LogCaptureFixture) -> None:
