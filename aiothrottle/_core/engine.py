@@ -1019,7 +1019,8 @@ class Engine:
         if not self.queue.count:
             self.wake()  # the task, to its end
         elif seconds < math.inf:
-            self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.turn)
+            seconds = min(seconds, _LONGEST_NAP)
+            self._timer = self.loop.call_later(seconds, self.turn, context=Context())
 
     def fail_all(self, error: Exception) -> None:
         """Raise the error in all waiters."""
@@ -1116,7 +1117,8 @@ class Engine:
         stall = self._stall = self._stall or Stall()
         if stall.timer is None:
             seconds = stall.begin(self.loop.time())
-            stall.timer = self.loop.call_later(seconds, self._check_stall, self.loop, stall)
+            look = partial(self._check_stall, self.loop, stall)
+            stall.timer = self.loop.call_later(seconds, look, context=Context())
         return True
 
     def _check_stall(self, loop: asyncio.AbstractEventLoop, stall: Stall) -> None:

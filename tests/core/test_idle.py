@@ -190,21 +190,23 @@ def test_collected_consumer_of_a_closed_loop_harms_nothing() -> None:
     assert "0 of 1 in flight, 0 waiting" in repr(limiter)
 
 
+@pytest.mark.parametrize("timeout", [1, 4000], ids=["cancelled", "granted"])
 @pytest.mark.usefixtures("no_automatic_collection")
 @virtual
-async def test_context_of_a_waiter_does_not_outlive_it() -> None:
+async def test_context_of_a_waiter_does_not_outlive_it(timeout: float) -> None:
     class Baggage:
         """Something big, or secret."""
 
     variable = contextvars.ContextVar[Baggage]("variable")
-    limiter = RateLimiter("1/h", clock=now)
+    parent = RateLimiter("9/s", clock=now)  # so each grant is a turn of its own
+    limiter = RateLimiter("1/h", clock=now, parent=parent)
     await visit(limiter)
 
     async def come_with_baggage() -> "weakref.ref[Baggage]":
         baggage = Baggage()
         variable.set(baggage)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(timeout):
                 await visit(limiter)
         return weakref.ref(baggage)
 
@@ -215,7 +217,7 @@ async def test_context_of_a_waiter_does_not_outlive_it() -> None:
     await turns()
     assert baggage() is None
     await asyncio.gather(*others)
-    assert now() == 3600.0
+    assert now() == (3600.0 if timeout == 1 else 7200.0)
 
 
 # ---- no polling ----------------------------------------------------------------------------------
