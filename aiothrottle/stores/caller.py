@@ -85,7 +85,9 @@ class Caller:
     _task: asyncio.Task[None] | None = field(init=False, default=None)
     # When the call under way began; infinity: there is none.
     _since: float = field(init=False, default=math.inf)
-    _timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    _timer: asyncio.Handle | None = field(init=False, default=None)
+    # When the timer is due: uvloop's handle does not say it if that is at once.
+    _timer_at: float = field(init=False, default=math.inf)
     # The calls of `ask`.
     _calls: set[asyncio.Task[Any]] = field(init=False, default_factory=set[asyncio.Task[Any]])
 
@@ -162,13 +164,14 @@ class Caller:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Ask the part again after so many seconds; a timer that is earlier does as well."""
-        timer = self._timer
-        if timer is not None and loop.time() + seconds >= timer.when() and seconds < math.inf:
+        timer, at = self._timer, loop.time() + seconds
+        if timer is not None and self._timer_at <= at < math.inf:
             return
         if timer is not None:
             timer.cancel()
             self._timer = None
         if seconds < math.inf:
+            self._timer_at = at
             self._timer = loop.call_later(seconds, self._on_time, context=Context())
 
     def _on_time(self) -> None:

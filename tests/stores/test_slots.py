@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,3 +298,30 @@ def test_closed_loop_leaves_no_task(what: str, seconds: float) -> None:
         runner.run(main())
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
+
+
+class Coarse(VirtualTimeLoop):
+    """A loop like uvloop's: timers are due at whole milliseconds, and those at once are plain."""
+
+    def call_later(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        delay = round(args[0], 3)
+        timer = super().call_later(delay or 1e-4, *args[1:], **options)
+        return timer if delay else SimpleNamespace(cancel=timer.cancel)
+
+
+def test_plain_handle_of_a_coarse_loop_serves_as_a_timer() -> None:
+    limiter = share(Link(Shared(), wakes=False), 1)
+    dice = random.Random(1)
+
+    async def give_up() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(dice.uniform(0.0, 0.1)):
+                await limiter.acquire()
+
+    async def main() -> None:
+        async with await limiter.acquire():
+            await asyncio.gather(*(give_up() for _ in range(300)))
+        await limiter.aclose()
+
+    with asyncio.Runner(loop_factory=Coarse) as runner:
+        runner.run(main())
