@@ -443,11 +443,15 @@ class Engine:
                 raise nested(self.observers.title)  # it would wait for itself
         # Not by `loop.create_future`, which is one more call for the same future.
         future: Future[None] = Future(loop=loop)
-        self.queue.add(waiter, future)
-        needs_call = self.shared is not None and self.shared.joined(waiter)
-        # With several priorities the new waiter may be the head.
-        if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
-            self.wake()
+        try:
+            self.queue.add(waiter, future)
+            needs_call = self.shared is not None and self.shared.joined(waiter)
+            # With several priorities the new waiter may be the head.
+            if needs_call or self.consumer is None or self.queue.others or self.leased is not None:
+                self.wake()
+        except BaseException:  # such as a RecursionError: nobody would take the waiter out
+            self.cancel(waiter)
+            raise
         return future
 
     def _start(self, waiter: Waiter, now: float) -> None:

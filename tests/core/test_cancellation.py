@@ -29,6 +29,27 @@ async def remaining(limiter: RateLimiter) -> float:
     return (await limiter.peek()).remaining
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .*_consume:RuntimeWarning")
+@virtual
+async def test_error_on_the_way_into_the_queue_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no room left on the stack to start the consumer."""
+    limiter = RateLimiter(concurrency_limit=1)
+    permit = await limiter.acquire()
+
+    def overflow(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_soon", overflow)
+        with pytest.raises(RecursionError):
+            await limiter.acquire()
+    assert limiter.statistics().waiting == 0
+    permit.release()
+    (await limiter.acquire()).release()
+
+
 # ---- between the grant and the start -------------------------------------------------------------
 
 
