@@ -7,6 +7,7 @@ bounds how many round trips are under way. As the driver may send a request twic
 by which the server recognises it.
 """
 
+import asyncio
 import contextlib
 import math
 import warnings
@@ -361,12 +362,15 @@ class _Nodes:
             self._is_initialized = False
 
     async def _send_to(self, node: OfDriver, call: _Call, record: str) -> OfDriver:
+        loop = asyncio.get_running_loop()
         for _ in range(_REPEATS):
             try:
                 return await call(_Node(node))
             except (self._exceptions.ResponseError, self._exceptions.MaxConnectionsError):
                 raise
             except Exception as error:
+                if loop.is_closed():
+                    raise  # the call was left behind, and fails as it is collected
                 # When redis-py before 6 looks for the nodes anew, it closes the connections of all
                 # of them, also amid a call, which may then raise anything.
                 known = self._find(record)
