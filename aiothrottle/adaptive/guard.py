@@ -481,7 +481,7 @@ class LearnedBurst:
         self.due_at = -math.inf if self.may_grow else math.inf
 
 
-# ---- both ----------------------------------------------------------------------------------------
+# ---- the guard and the burst together -----------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False, repr=False)
