@@ -33,8 +33,15 @@ def minute(
     limiter: RateLimiter,
     workers: int = 24,
     lasts: float = 60.0,
+    way: float = 0.005,
+    status: int = 429,
+    rest: float = 0.0,
 ) -> Found:
-    """Send to a server that works on so many requests at once, for so many seconds each."""
+    """Send to a server that works on so many requests at once, for so many seconds each.
+
+    It answers all others with that status, after which a worker rests. `way` is that of a request,
+    and of a response.
+    """
     chance = random.Random(seed)
     throttled = list[float]()
     at_work, worked, begun = 0, 0.0, 0.0
@@ -43,18 +50,20 @@ def minute(
         nonlocal at_work, worked
         while True:
             async with limiter.throttle() as permit:
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(way)
                 if at_work >= slots:
                     throttled.append(now() - begun)
-                    await asyncio.sleep(0.005)
-                    permit.report_throttled()
+                    await asyncio.sleep(way)
+                    permit.report(status, {})
+                    permit.release()
+                    await asyncio.sleep(rest)
                     continue
                 at_work += 1
                 took = seconds * chance.uniform(1 - unevenness, 1 + unevenness)
                 await asyncio.sleep(took)
                 at_work -= 1
                 worked += took
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(way)
                 permit.report_success()
 
     async def main() -> None:
