@@ -4,12 +4,13 @@ import math
 
 import pytest
 
-from aiothrottle import AdaptiveConcurrency, RateLimiter, events
+from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, Server, simulate
 from tests.adaptive.session_in_time import run
 from tests.adaptive.test_learned_slots import minute
+from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.server_limits import rolling_window
 
@@ -86,18 +87,11 @@ def test_three_clients_with_the_whole_rate_each_share_it() -> None:
 
 def test_given_rate_is_back_when_the_server_admits_it() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8)
-    rates: list[tuple[float, float]] = []
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Adapted) and event.what == "rate":
-            rates.append((event.before, event.value))
-
-    limiter.observe(note)
+    seen = observed(limiter)
     found = crawl(limiter, SERVERS["a window"], 300.0, changes={60.0: Server("20/s")})
-    assert rates[0][0] == math.inf
-    last, given = rates[-1]
-    assert 19.5 <= last <= max(value for _, value in rates[:-1]) <= 20.0
-    assert given == math.inf
+    *rates, given = adaptations(seen, "rate")
+    assert rates[0].before == given.value == math.inf
+    assert 19.5 <= given.before <= max(it.value for it in rates) <= 20.0
     assert throttled(found, 200.0, 300.0) == 0.0
     assert used(found, 200.0, 300.0, 20.0) >= 0.95
     assert limiter.statistics().bound_by == "rate"
@@ -186,14 +180,9 @@ def test_reports_hold_once_the_given_rate_is_throttled(*, updates: bool) -> None
 
 def test_adaptive_slots_are_not_learned_besides() -> None:
     limiter = RateLimiter("100/s", concurrency_limit=AdaptiveConcurrency(8, 2, 16))
-    slots = set[float]()
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Adapted) and event.what == "slots":
-            slots.add(event.value)
-
-    limiter.observe(note)
+    seen = observed(limiter)
     minute(7, 0.2, 0.1, 0, limiter)
+    slots = {it.value for it in adaptations(seen, "slots")}
     assert slots
     assert slots <= set(range(2, 17)), "never without a limit, as learned ones are"
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import RateLimiter, events
+from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop, greatest_count
 from tests.adaptive.session_in_time import run
+from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.server_limits import (
     Admits,
@@ -38,18 +39,6 @@ LARGE: dict[str, Callable[[], Admits]] = {
     "Traefik burst 20": lambda: token_bucket(20, 20, debt=0.5),
     "a rolling window": lambda: rolling_window(20),
 }
-
-
-def bursts_of(limiter: RateLimiter) -> list[float]:
-    """Return the list that gets each burst to which the limiter adapts."""
-    sizes: list[float] = []
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Adapted) and event.what == "burst":
-            sizes.append(event.value)
-
-    limiter.observe(note)
-    return sizes
 
 
 @pytest.mark.parametrize("server", SMALL)
@@ -86,9 +75,9 @@ def test_long_pauses_of_varnish_are_rare(seed: int) -> None:
 
 def test_welcome_bursts_open_after_a_few() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8)
-    sizes = bursts_of(limiter)
+    seen = observed(limiter)
     record = run(nginx(20, 20), 30.0, every=4.0, limiter=limiter)
-    assert sizes == [2.0, 4.0, 8.0, 16.0, 20.0]
+    assert [it.value for it in adaptations(seen, "burst")] == [2.0, 4.0, 8.0, 16.0, 20.0]
     assert limiter.statistics().burst == 20.0
     ThrottledTransport(limiter)  # a second session
     assert limiter.statistics().burst == 20.0
@@ -98,9 +87,9 @@ def test_welcome_bursts_open_after_a_few() -> None:
 
 def test_given_burst_is_the_upper_bound_and_a_given_guard_learns_nothing() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8, burst=3)
-    sizes = bursts_of(limiter)
+    seen = observed(limiter)
     assert not run(nginx(20, 5), 20.0, limiter=limiter, every=4.0).throttled
-    assert sizes == [2.0, 3.0]
+    assert [it.value for it in adaptations(seen, "burst")] == [2.0, 3.0]
     limiter = RateLimiter("20/s", concurrency_limit=8, guard=0.01)
     assert len(run(nginx(20, 5), 5.0, limiter=limiter).throttled) > 10
     assert limiter.statistics().burst is None

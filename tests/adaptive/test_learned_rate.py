@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter, events
+from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
 from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
+from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.server_limits import (
     Admits,
@@ -64,19 +65,19 @@ RATED: dict[str, Callable[[int], Admits]] = {
 }
 
 
+@pytest.mark.parametrize(("before", "after"), [(10, 20), (20, 10)])
 @pytest.mark.parametrize("make", RATED.values(), ids=RATED)
-def test_limit_that_doubles_is_followed(make: Callable[[int], Admits]) -> None:
-    for seed in seeds(1):
-        slow, fast, first = make(10), make(20), math.inf
+def test_limit_that_doubles_or_halves_is_followed(
+    make: Callable[[int], Admits], before: int, after: int
+) -> None:
+    first, then, changes_at = make(before), make(after), 1000.3 + 30.0
 
-        def admits(now: float, slow: Admits = slow, fast: Admits = fast) -> bool:
-            nonlocal first
-            first = min(first, now)
-            return (slow if now < first + 30.0 else fast)(now)
+    def admits(now: float) -> bool:
+        return (first if now < changes_at else then)(now)
 
-        record = run(admits, 80.0, seed=seed, limiter=without_rate())
-        assert record.used(45.0, 75.0, 20.0) >= 0.75
-        assert record.part_throttled(30.0, 80.0) <= 0.025
+    record = run(admits, 80.0, limiter=without_rate())
+    assert record.used(45.0, 75.0, after) >= 0.75
+    assert record.part_throttled(30.0 if after > before else 35.0, 80.0) <= 0.025
 
 
 @pytest.mark.parametrize(
@@ -215,26 +216,6 @@ def ideal(admits: Admits) -> list[float]:
     return [n / 100 for n in range(6000) if admits(n / 100)]
 
 
-def bucket_of_ten(rate: int) -> Admits:
-    return token_bucket(rate, 10.0)
-
-
-@pytest.mark.parametrize(("factor", "within"), [(0.5, 5.0), (2.0, 70.0)])
-@pytest.mark.parametrize("make", [rolling_window, bucket_of_ten])
-def test_limit_that_halves_or_doubles_is_followed(
-    make: Callable[[int], Admits], factor: float, within: float
-) -> None:
-    first, then, changes_at = make(20), make(int(20 * factor)), 1000.3 + 60.0
-
-    def admits(now: float) -> bool:
-        return (first if now < changes_at else then)(now)
-
-    record = run(admits, 180.0, limiter=without_rate(), retry_after=1)
-    begin = 60.0 + within
-    assert record.used(begin, begin + 20.0, 20.0 * factor) >= 0.75
-    assert record.part_throttled(begin, begin + 20.0) <= 0.02
-
-
 @virtual
 async def test_near_the_limit_requests_go_one_at_a_time() -> None:
     limiter = without_rate()
@@ -264,14 +245,13 @@ async def test_near_the_limit_requests_go_one_at_a_time() -> None:
 
 
 def test_nothing_is_learned_where_no_request_is_throttled() -> None:
-    changes: list[events.Event] = []
     limiter = without_rate()
-    limiter.observe(changes.append)
+    changes = observed(limiter)
     plain = RateLimiter(concurrency_limit=8, learn_rate=False)
     record, expected = (run(token_bucket(1e6, 1e6), 1.0, limiter=it) for it in (limiter, plain))
     opening = 17  # requests that are not in flight in the first three round trips
     assert len(record.admitted) >= len(expected.admitted) - 2 * opening
-    assert not [event for event in changes if isinstance(event, events.Adapted)]
+    assert not adaptations(changes)
     assert limiter.statistics().rate_limit is None
 
 
@@ -285,16 +265,10 @@ def test_rate_is_not_learned_if_that_is_not_wanted() -> None:
 
 def test_learned_rate_shows_in_statistics_events_and_log(caplog: pytest.LogCaptureFixture) -> None:
     limiter = without_rate()
-    rates: list[tuple[float, float]] = []
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Adapted) and event.what == "rate":
-            rates.append((event.before, event.value))
-
-    limiter.observe(note)
+    seen = observed(limiter)
     with caplog.at_level(logging.INFO, "aiothrottle"):
         run(rolling_window(20), 60.0, limiter=limiter)
-    assert rates[0][0] == math.inf
+    assert adaptations(seen, "rate")[0].before == math.inf
     assert limiter.statistics().rate_limit == pytest.approx(20.0, rel=0.05)
     # Three digits at the most.
     begins = r"learns a rate, from [\d.]{1,4}/s on: the server throttles it again and again"

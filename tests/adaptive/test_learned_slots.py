@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from aiothrottle import RateLimiter, events
+from aiothrottle import RateLimiter
 from aiothrottle.adaptive.evidence import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
+from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.virtually import now
 
@@ -108,17 +109,11 @@ def test_limit_is_found_at_a_slow_server_and_at_a_very_fast_one(slots: int, seco
 
 def test_limit_is_found_without_a_limit_of_ones_own_and_shows_in_events() -> None:
     limiter = RateLimiter()
-    changes: list[tuple[str, float]] = []
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.Adapted):
-            changes.append((event.what, event.value))
-
-    limiter.observe(note)
+    seen = observed(limiter)
     found = minute(20, 0.2, 0.5, 0, limiter, workers=200)
     assert (found.slots, found.rate) == (20, None)
-    assert ("slots", 20.0) in changes
-    assert {what for what, _ in changes} == {"slots"}
+    assert 20.0 in {it.value for it in adaptations(seen)}
+    assert {it.what for it in adaptations(seen)} == {"slots"}
     limiter.update(concurrency_limit=30)
     assert limiter.statistics().concurrency_limit == 30
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from aiothrottle import Permit, RateLimiter
-from aiothrottle.events import Event
+from aiothrottle.events import Adapted, Event
 from tests.support.virtually import turns, visits
 
 Unchecked: TypeAlias = Any  # arguments of callers without type checks
@@ -28,6 +28,12 @@ def observed(limiter: RateLimiter) -> list[Event]:
     seen: list[Event] = []
     limiter.observe(seen.append)
     return seen
+
+
+def adaptations(seen: Iterable[Event], what: str | None = None) -> list[Adapted]:
+    """Return the events of limits that have adapted, or of one of these limits."""
+    adapted = [event for event in seen if isinstance(event, Adapted)]
+    return [event for event in adapted if what in {None, event.what}]
 
 
 async def queued(

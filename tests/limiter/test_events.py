@@ -26,7 +26,7 @@ from aiothrottle.events import Adapted, Event, Granted, Paused, QuotaUpdated, Re
 from aiothrottle.headers import Profile
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import observed, queued, throttle_one, together
+from tests.limiter.common import adaptations, observed, queued, throttle_one, together
 from tests.support.failing import Client, Server
 from tests.support.virtually import counts, now, turns, visit, visits
 
@@ -249,8 +249,7 @@ async def test_adapted_limits_and_quotas_are_emitted() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 1000), concurrency_limit=slots)
     seen = observed(limiter)
     await throttle_one(limiter, 1.0)
-    adapted = [event for event in seen if isinstance(event, Adapted)]
-    assert adapted == [Adapted(None, "rate", 5, 10), Adapted(None, "slots", 2, 4)]
+    assert adaptations(seen) == [Adapted(None, "rate", 5, 10), Adapted(None, "slots", 2, 4)]
     followed = RateLimiter("server")
     seen = observed(followed)
     permit = await followed.acquire()
