@@ -105,8 +105,6 @@ def test_log_grows_by_an_eighth_of_the_limit_at_most() -> None:
 
 def test_delay_of_all_of_holds_where_admission_ends() -> None:
     class Night(Unlimited):
-        """Open in even quarters of a second."""
-
         def delay_behind(self, state: None, now: float, cost: float, ahead: float) -> float:
             del state, cost, ahead
             return 0.0 if now % 0.5 < 0.25 else 0.5 - now % 0.5

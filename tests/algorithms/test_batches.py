@@ -149,7 +149,6 @@ class Queued:
         self.starts: dict[int, float] = {}
 
     def serve(self, now: float, then: float) -> None:
-        """Start all hits that are due from `now` until `then`."""
         while self.queue:
             name, cost = self.queue[0]
             now += self.algorithm.delay(self.state, now, cost)

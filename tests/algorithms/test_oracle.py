@@ -329,7 +329,6 @@ class History(RuleBasedStateMachine):
             assert used(algorithm, self.state, self.now) == pytest.approx(capacity - left, abs=1e-5)
 
     def answers(self, state: object, now: float) -> list[float]:
-        """Return every answer that changes nothing."""
         algorithm = self.algorithm
         costs = [part * algorithm.capacity for part in (0.1, 0.5, 1.0)]
         return [
@@ -342,7 +341,6 @@ class History(RuleBasedStateMachine):
 
     @property
     def is_present(self) -> bool:
-        """Whether the clock shows no time before that of a grant."""
         return all(grant.at <= self.now for grant in self.grants)
 
     def admits(self, cost: float, now: float) -> bool:

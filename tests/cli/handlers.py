@@ -11,7 +11,6 @@ from tests.support.serving import Handler, hang_up
 
 
 def urls_of(server: RateLimitedServer, names: int | Iterable[str]) -> list[str]:
-    """Return the URLs of these paths, or of as many."""
     return [f"{server.url}{it}" for it in (range(names) if isinstance(names, int) else names)]
 
 
@@ -31,7 +30,6 @@ def always(
 
 
 def to(location: str, status: int = 302) -> Handler:
-    """Redirect all requests."""
     return always(status, Location=location)
 
 
@@ -55,8 +53,6 @@ def in_turn(*handlers: Handler, then: Handler | None = None) -> Handler:
 
 
 class Seen(NamedTuple):
-    """A request that a server got."""
-
     method: str
     path: str
     headers: Mapping[str, str]
@@ -64,7 +60,6 @@ class Seen(NamedTuple):
 
 
 def noting(seen: list[Seen], handler: Handler | None = None) -> Handler:
-    """Keep each request before it is answered."""
     answer = handler or always()
 
     async def handle(request: web.Request) -> web.StreamResponse:

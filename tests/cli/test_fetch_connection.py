@@ -21,7 +21,6 @@ from tests.support.background import ENVIRONMENT, in_thread, start
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ignore the proxies of the machine."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -47,8 +46,6 @@ def listening(handler: Callable[[Any], Any], *, tls: bool = False) -> AbstractCo
 
 
 class Asked(NamedTuple):
-    """A request to a proxy."""
-
     method: str
     target: str
     credentials: str | None

@@ -257,8 +257,6 @@ def test_key_chooses_the_limit(jobs: Jobs, fetch: Command, serve: Serve) -> None
 def serving(
     kind: Callable[..., FakeAPI], *limits: int, **options: object
 ) -> AbstractContextManager[tuple[FakeAPI, str]]:
-    """Return a context that serves a fake in a thread."""
-
     @asynccontextmanager
     async def serve() -> AsyncGenerator[tuple[FakeAPI, str]]:
         fake = kind(*limits, latency=0.02, **options)

@@ -22,7 +22,6 @@ def address(valkey: "Valkey") -> str:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store that is up."""
     if request.param == "redis":
         return address(request.getfixturevalue("valkey"))
     if request.param == "sqlite":

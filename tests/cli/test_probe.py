@@ -52,8 +52,6 @@ def test_request_is_stated_before_it_is_sent(command: Command, serve: Serve) -> 
 
 
 class Person(io.StringIO):
-    """A standard input that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

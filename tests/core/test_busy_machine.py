@@ -26,7 +26,6 @@ ROUNDING = 1e-9
 
 
 async def crawl(store: Watched, guard: float, chance: random.Random) -> list[float]:
-    """Return when the requests started."""
     # Few slots: while none is free, reservations grow old.
     limiter = RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=store, key="k", guard=guard)
     tasks: list[asyncio.Task[float]] = []

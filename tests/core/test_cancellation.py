@@ -21,7 +21,6 @@ from tests.support.virtually import counts, now, turns, virtual, visit, visits
 
 
 def alone() -> bool:
-    """Return whether no other task is alive."""
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -38,13 +38,10 @@ Outcome: TypeAlias = tuple[object, Statistics, Decision]
 
 @dataclass
 class Desk:
-    """A limiter, and the steps that are run on it one after the other."""
-
     limiter: RateLimiter
     held: list[Permit]
 
     def enter(self, cost: float) -> bool:
-        """Enter if that needs no wait."""
         permit = self.limiter.throttle(cost) if cost != 1.0 else self.limiter.throttle()
         entering = permit.__aenter__()
         try:

@@ -36,8 +36,6 @@ REJECTING = WaitUntil(1.0, limit=9.0, raise_after=1.5)
 
 
 class CountingLoop(VirtualTimeLoop):
-    """Counts its turns."""
-
     turns = 0
 
     def _run_once(self) -> None:

@@ -36,7 +36,6 @@ CHANGES: dict[str, Callable[[RateLimiter, Permit], object]] = {
 
 
 def elsewhere(change: Callable[[], object]) -> list[BaseException]:
-    """Run it in another thread, and return what it raised."""
     errors: list[BaseException] = []
 
     def run() -> None:

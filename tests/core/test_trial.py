@@ -38,7 +38,6 @@ every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
 
 
 async def throttle(limiter: RateLimiter, seconds: float | None = PAUSE) -> None:
-    """Send a request that the server throttles."""
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.01)
         permit.report_throttled(seconds)
@@ -58,7 +57,6 @@ class Senders:
             await self.answers.wait()
 
     async def sent(self, after: float = 0.1) -> int:
-        """Wait, and return how many requests have started by then."""
         await asyncio.sleep(after)
         return len(self.permits)
 

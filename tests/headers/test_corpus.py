@@ -49,7 +49,6 @@ def parse(case: Case) -> ServerLimits:
 
 
 def agrees(found: object, wanted: object) -> bool:
-    """Numbers within a thousandth."""
     if isinstance(found, int | float) and isinstance(wanted, int | float):
         return math.isclose(found, wanted, rel_tol=0, abs_tol=0.001)
     return found == wanted

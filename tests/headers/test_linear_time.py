@@ -134,7 +134,6 @@ def expressions() -> dict[str, tuple[re.Pattern[str], set[str]]]:
 
 
 def leaves(value: object) -> Iterator[object]:
-    """Yield what is in a table, in whatever containers."""
     if isinstance(value, dict):
         value = [*cast("dict[object, object]", value).items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -332,7 +331,6 @@ def at_the_end_of(path: list[str], found: object, many: int) -> object:
 
 
 def many_and_long(row: Json, profile: Profile) -> tuple[Work, Work]:
-    """Read many members above many objects; and members that are long."""
     keys = (row.limit, row.remaining, row.reset, row.window, row.wait)
     names, path = [str(key) for key in keys if key], row.path.split(".") if row.path else []
 

@@ -18,7 +18,6 @@ async def remaining(limiter: RateLimiter) -> float:
 
 
 async def left_of_each(limiter: RateLimiter) -> dict[str, float]:
-    """Return the remaining tokens of each resource."""
     decision = await limiter.peek()
     return {name: resource.remaining for name, resource in decision.resources.items()}
 

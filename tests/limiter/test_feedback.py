@@ -156,7 +156,6 @@ def guard_of(limiter: RateLimiter) -> float:
 
 
 async def send_two(limiter: RateLimiter, later: float = 0.15) -> None:
-    """Send two requests, of which the second takes longer."""
     for took in (0.1, later):
         await send(limiter, took=took)
 

@@ -131,7 +131,6 @@ async def test_sweep_at_every_instant_delays_no_waiter() -> None:
 
 
 def in_threads(count: int, main: Callable[[], Awaitable[None]]) -> None:
-    """Run `main` on so many loops at once, each in a thread."""
     barrier = threading.Barrier(count)
 
     async def begin_together() -> None:

@@ -12,7 +12,6 @@ from tests.support.virtually import counts, now, visit, visits
 
 
 def spent(limiter: RateLimiter, limit: float) -> float:
-    """Return how many tokens count under its own limit."""
     return round(limiter.statistics().utilisation * limit, 9)
 
 

@@ -13,7 +13,6 @@ BOTH = {"requests": "100/s", "tokens": "10000/s"}
 
 
 async def sent(limiter: RateLimiter, tokens: float, **quota: float | bool) -> Permit:
-    """Send a request, after which the server reports a quota of tokens."""
     await asyncio.sleep(0.01)  # one is sent after another
     permit = await limiter.acquire({"tokens": tokens})
     if quota:

@@ -22,7 +22,6 @@ SOURCES = "".join(
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """Return the cells of the table under a heading."""
     text = (REFERENCE / page).read_text(encoding="utf-8")
     section = re.split(rf"^#+ {heading}$", text, flags=re.MULTILINE)[1].split("\n\n#")[0]
     lines = [
@@ -34,7 +33,6 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def defaults(heading: str) -> dict[str, str]:
-    """Return each argument of a table with its default, as it is written there."""
     found: dict[str, str] = {}
     for cells in rows("defaults.md", heading):
         names, parts = re.findall(r"`(\w+)`", cells[0]), cells[1].split(", ")

@@ -134,7 +134,6 @@ def names_in(name: str) -> set[str]:
 
 
 def missing_tests(text: str) -> list[str]:
-    """Return the node ids of a page that name no test of ours."""
     return [node for node, name, test in A_NODE.findall(text) if test not in names_in(name)]
 
 

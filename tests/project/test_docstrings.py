@@ -23,8 +23,6 @@ REFERENCE = re.compile(r"`(?:(\w+)\.)?(\w+)`")
 
 
 class Documented(NamedTuple):
-    """A public function, method or class with its docstring."""
-
     name: str
     called: Callable[..., Any]
     #: The class of a method.
@@ -39,7 +37,6 @@ def public_classes() -> list[type]:
 
 
 def functions(module: str) -> Iterator[Documented]:
-    """Yield all that a module makes public and that is called."""
     public = imported(module)
     for name in public.__all__:
         value = getattr(public, name)
@@ -54,7 +51,6 @@ def functions(module: str) -> Iterator[Documented]:
 
 
 def parameters(documented: Documented) -> set[str]:
-    """Return the names that a caller may give."""
     try:
         of_all = [*inspect.signature(documented.called).parameters.values()]
     except ValueError:  # an exception that is made of a message, as any other
@@ -71,7 +67,6 @@ def parameters(documented: Documented) -> set[str]:
 
 
 def described(text: str) -> set[str]:
-    """Return the parameters in the Args of a docstring."""
     found = ARGS.search(text)
     lines = ARGUMENT.findall(found[1]) if found else []
     return {name.strip(" *") for line in lines for name in line.split(",")}

@@ -89,7 +89,6 @@ async def started(*command: object, **variables: str) -> Process:
 
 
 async def ended(example: str, *arguments: object, **variables: str) -> tuple[int, str, str]:
-    """Run an example, and return its exit status, its output and its messages."""
     process = await started(*PYTHON, EXAMPLES / example, *arguments, **variables)
     printed, messages = await process.communicate()
     return process.returncode or 0, printed.decode(), messages.decode()

@@ -27,7 +27,6 @@ TLS = {"verify", "check_hostname", "verify_mode", "verify_ssl", "_create_unverif
 
 
 def unsafe(source: str) -> set[str]:
-    """Return the names of a source that run text, or change TLS."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -59,8 +58,6 @@ def test_no_module_runs_text_or_touches_tls() -> None:
 
 
 class Asked(aiohttp.TCPConnector):
-    """Records the TLS settings of requests, and connects to nobody."""
-
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.settings: list[object] = []
@@ -106,8 +103,6 @@ async def test_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -
 
 
 class Broken(MemoryStore):
-    """Fails with a reason that its server chose."""
-
     reason = FORGED
 
     async def reserve(self, *_: object, **__: object) -> Any:

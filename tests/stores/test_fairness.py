@@ -145,8 +145,6 @@ def test_key_may_be_forgotten_in_another_thread_meanwhile() -> None:
 
 
 class Seeing(Client):
-    """Sees the algorithm by which it is to decide."""
-
     seen: Any = None
 
     async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
@@ -155,7 +153,6 @@ class Seeing(Client):
 
 
 async def periods(limiter: RateLimiter, store: Seeing) -> list[float]:
-    """Return the periods of the rates by which the store decides."""
     await limiter.peek()
     return [part.rate.period for part in getattr(store.seen, "algorithms", [store.seen])]
 

@@ -15,8 +15,6 @@ from tests.support.watching import Watched, others
 
 
 class Far(Watched):
-    """A store that decides after half of the round trip."""
-
     def __init__(self, round_trip: float) -> None:
         super().__init__()
         self.move(round_trip)

@@ -18,14 +18,12 @@ NEAR = 0.004  # seconds
 
 
 async def hurry(limiter: RateLimiter, count: int) -> None:
-    """Pass the limiter `count` times in a row, without a rest."""
     for _ in range(count):
         async with limiter.throttle():
             pass
 
 
 async def asked(store: Watched, times: int) -> None:
-    """Wait until the store was called `times` times. It sets no event."""
     while len(store.costs) < times:  # noqa: ASYNC110
         await asyncio.sleep(store.latency / 10)
 

@@ -71,8 +71,6 @@ async def test_memory_store_drops_expired_records() -> None:
 
 
 class Beaten(DictStore):
-    """A store in which another process always writes first."""
-
     rounds = 0
 
     async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002

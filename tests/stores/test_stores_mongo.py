@@ -19,8 +19,6 @@ HOURLY = SlidingWindowLog("10/h")
 
 
 class Recorded(CommandListener):
-    """Records the commands that the driver sends."""
-
     def __init__(self) -> None:
         self.commands: list[str] = []
 

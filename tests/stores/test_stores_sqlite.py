@@ -48,7 +48,6 @@ def locked(path: Path) -> Generator[None]:
 
 
 def files(path: Path) -> list[str]:
-    """Return the names of all files in its folder."""
     return [each.name for each in path.parent.iterdir()]
 
 
