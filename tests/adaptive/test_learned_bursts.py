@@ -24,7 +24,7 @@ from tests.support.server_limits import (
     token_bucket,
     vsthrottle,
 )
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now, on_virtual_loop, virtual
 
 SMALL: dict[str, Callable[[], Admits]] = {
     "nginx burst=5": lambda: nginx(20, 5),
@@ -155,8 +155,7 @@ def test_learned_burst_grows_on_another_clock() -> None:
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=10_000.0)) as runner:
         runner.run(throttled())
     assert limiter.statistics().burst == 5
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(use())
+    on_virtual_loop(use())
     assert limiter.statistics().burst == 10
 
 

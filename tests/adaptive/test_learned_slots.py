@@ -10,10 +10,9 @@ import pytest
 from aiothrottle import RateLimiter
 from aiothrottle.adaptive.evidence import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
-from tests.support.virtually import now
+from tests.support.virtually import now, on_virtual_loop
 
 
 class Found(NamedTuple):
@@ -78,8 +77,7 @@ def minute(
         await asyncio.gather(*tasks, return_exceptions=True)
 
     random.seed(seed)
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
+    on_virtual_loop(main())
     later = sum(at >= 10.0 for at in throttled)
     limits = limiter.statistics()
     used = worked / (slots * lasts)
@@ -121,8 +119,7 @@ def test_limit_is_found_without_a_limit_of_ones_own_and_shows_in_events() -> Non
 def test_found_limit_is_forgotten_with_its_clock() -> None:
     limiter = RateLimiter(concurrency_limit=8)
     assert minute(3, 0.2, 0.1, 0, limiter).slots in {3, 4}
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(limiter.peek())
+    on_virtual_loop(limiter.peek())
     assert limiter.statistics().concurrency_limit == 8
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiothrottle import Permit, RateLimiter
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now, on_virtual_loop, virtual
 
 
 def limiter_of_a_session(**limits: object) -> RateLimiter:
@@ -124,10 +124,8 @@ def test_closed_slots_stay_closed_on_the_next_loop() -> None:
         async with limiter.throttle() as permit:
             permit.report_throttled(2.0)
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(throttle())
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert counts_of(runner.run(starts_of(limiter, 11, 0.01))) == [1, 2, 4, 4]
+    on_virtual_loop(throttle())
+    assert counts_of(on_virtual_loop(starts_of(limiter, 11, 0.01))) == [1, 2, 4, 4]
 
 
 @virtual
@@ -187,5 +185,4 @@ def test_slots_open_on_another_clock_too() -> None:
 
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.0)) as runner:
         runner.run(wait_half_a_second())
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(send_again()) == [0.0, 1.0, 2.0]
+    assert on_virtual_loop(send_again()) == [0.0, 1.0, 2.0]

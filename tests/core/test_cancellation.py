@@ -14,10 +14,9 @@ from typing import TypeAlias
 import pytest
 
 from aiothrottle import LimiterClosed, RateLimiter
-from aiothrottle.testing import VirtualTimeLoop
 from tests.support.failing import Client, Server
 from tests.support.interleaving import InterleavingLoop
-from tests.support.virtually import counts, now, turns, virtual, visit, visits
+from tests.support.virtually import counts, now, on_virtual_loop, turns, virtual, visit, visits
 
 
 def alone() -> bool:
@@ -284,20 +283,15 @@ def test_ctrl_c_leaves_no_trace(after_turns: int, *, with_parent: bool) -> None:
             raise KeyboardInterrupt  # in a block, as by a handler of the program
 
     for main in (press, fail):
-        with pytest.raises(KeyboardInterrupt), on_a_loop() as runner:
-            runner.run(main())
+        with pytest.raises(KeyboardInterrupt):
+            on_virtual_loop(main())
         assert counts(limiter) == counts(parent) == (0, 0)
 
     async def serve_all() -> None:
         await asyncio.gather(*visits(limiter, 4, stay=0.25))
 
-    with on_a_loop() as runner:
-        runner.run(serve_all())
+    on_virtual_loop(serve_all())
     assert counts(limiter) == (0, 0)
-
-
-def on_a_loop() -> asyncio.Runner:
-    return asyncio.Runner(loop_factory=VirtualTimeLoop)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

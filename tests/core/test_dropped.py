@@ -17,11 +17,10 @@ import pytest
 
 from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import MemoryStore
-from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
 from tests.support.effort import EFFORT
 from tests.support.interrupting import Interruption, codes_of
-from tests.support.virtually import counts, now, turns, virtual, visit, visits
+from tests.support.virtually import counts, now, on_virtual_loop, turns, virtual, visit, visits
 
 How: TypeAlias = Literal["acquire", "try_acquire"]
 HOWS: tuple[How, ...] = ("acquire", "try_acquire")
@@ -219,8 +218,7 @@ def test_permit_collected_at_any_point_hangs_no_waiter(parent: bool, finalizer: 
         above = RateLimiter(concurrency_limit=2)
         of = RateLimiter("100/s", concurrency_limit=2, parent=above if parent else None)
         point = Interruption(at, collect)
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(wait_and_pause(of, point, box))
+        on_virtual_loop(wait_and_pause(of, point, box))
         assert counts(of) == counts(above) == (0, 0), point.where
         if point.left > 0:
             assert at > 100

@@ -1,6 +1,5 @@
 """The fast path decides exactly as the algorithm would, request by request."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,9 +18,8 @@ from aiothrottle import (
     TokenBucket,
 )
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.testing import VirtualTimeLoop
 from tests.support.effort import examples
-from tests.support.virtually import turns
+from tests.support.virtually import on_virtual_loop, turns
 
 
 def asked(algorithm: type[Algorithm[Any]]) -> type[Algorithm[Any]]:
@@ -127,8 +125,7 @@ def test_fast_path_decides_like_asking_each_time(
             assert counts(one[1]) == pytest.approx(counts(other[1]))
             assert answer(one[2]) == pytest.approx(answer(other[2]))
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(compare())
+    on_virtual_loop(compare())
 
 
 def granted_at_once(limiter: RateLimiter, most: int = 1000) -> int:
@@ -165,8 +162,7 @@ def test_clock_that_steps_back_mints_nothing(
             grants.extend([seen] * granted_at_once(limiter, times))
             await turns(4)
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(enter())
+    on_virtual_loop(enter())
     for first, begin in enumerate(grants):
         for last, end in enumerate(grants[first:], 1):
             full = algorithm is SlidingWindowLog and end - begin < 1

@@ -28,7 +28,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
 from tests.support import virtually
 from tests.support.background import ENVIRONMENT
-from tests.support.virtually import now, turns, visit, visits
+from tests.support.virtually import now, on_virtual_loop, turns, visit, visits
 
 Live: TypeAlias = Callable[[RateLimiter], Coroutine[Any, Any, None]]
 DAY = 86400.0
@@ -183,8 +183,7 @@ def test_collected_consumer_of_a_closed_loop_harms_nothing() -> None:
         permit.release()
         return await asyncio.gather(*tasks)
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(serve()) == [0.0, 1.0, 2.0]
+    assert on_virtual_loop(serve()) == [0.0, 1.0, 2.0]
     assert "0 of 1 in flight, 0 waiting" in repr(limiter)
 
 

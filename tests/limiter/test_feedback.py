@@ -11,9 +11,8 @@ from aiothrottle import AdaptiveConcurrency, AdaptiveRate, KeyedRateLimiter, Rat
 from aiothrottle.events import Adapted
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
-from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import Unchecked, observed, queued, send, starts, throttle_one, together
-from tests.support.virtually import counts, now, visit, visits
+from tests.support.virtually import counts, now, on_virtual_loop, visit, visits
 
 
 def limits_of(limiter: RateLimiter) -> tuple[float | None, int | None]:
@@ -50,8 +49,7 @@ def test_adaptive_limits_restart_on_another_clock() -> None:
         assert limits_of(limiter) == (5, 4)
 
     asyncio.run(halve(moved=False))
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(halve(moved=True))
+    on_virtual_loop(halve(moved=True))
 
 
 async def test_update_switches_between_fixed_and_adaptive_limits() -> None:

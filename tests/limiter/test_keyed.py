@@ -11,7 +11,7 @@ from aiothrottle import KeyedRateLimiter, RateLimiter, TokenBucket, errors, even
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import Unchecked, errors_of, queued, starts, throttle_one, together
-from tests.support.virtually import now, turns, visit, visits
+from tests.support.virtually import now, on_virtual_loop, turns, visit, visits
 
 
 def visits_of(
@@ -289,8 +289,7 @@ def test_next_loop_finds_the_buckets_and_forgets_keys() -> None:
         await limiter.acquire("a")
         return (await limiter.peek("a")).remaining
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        assert runner.run(spend(100)) == 1
+    assert on_virtual_loop(spend(100)) == 1
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         assert runner.run(spend(200)) == 0
         assert len(idle) == 200

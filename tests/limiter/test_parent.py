@@ -6,9 +6,8 @@ import pytest
 
 from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, WaitUntil, errors
 from aiothrottle.keyed import expect_outcomes
-from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import errors_of, order_of, queued, remaining, starts, together
-from tests.support.virtually import counts, now, visit, visits
+from tests.support.virtually import counts, now, on_virtual_loop, visit, visits
 
 
 def spent(limiter: RateLimiter, limit: float) -> float:
@@ -202,8 +201,7 @@ def test_child_and_parent_move_to_the_next_loop() -> None:
             task.cancel()
 
     for main in (leave_some_waiting, come_again):
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(main())
+        on_virtual_loop(main())
 
 
 def test_parent_with_another_clock_learns_by_its_own() -> None:

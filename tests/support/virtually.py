@@ -4,12 +4,13 @@ import asyncio
 import functools
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.testing import VirtualTimeLoop
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Cost: TypeAlias = float | Mapping[str, float]
 
 
@@ -25,6 +26,12 @@ def virtual(
             runner.run(test(*args, **kwargs))
 
     return on_virtual_time
+
+
+def on_virtual_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run it on a loop of its own, on which time jumps."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
 
 
 def now() -> float:
