@@ -383,14 +383,6 @@ def answer_round(adaptive: AdaptiveConcurrency, state: SlotsState, now: float) -
     return now + 0.2
 
 
-def test_slots_less_than_half_used_do_not_grow() -> None:
-    adaptive = AdaptiveConcurrency(10, 1, 100)
-    state = adaptive.start()
-    for i in range(1000):
-        adaptive.succeeded(state, i + 0.1, float(i), in_flight=4)
-    assert state.limit == 10
-
-
 def test_events_of_429s_take_slots_once() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()

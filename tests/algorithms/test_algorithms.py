@@ -12,7 +12,6 @@ from aiothrottle import (
     FixedWindow,
     LeakyBucket,
     Rate,
-    RateLimiter,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
@@ -168,16 +167,6 @@ def test_algorithm_without_a_rate_takes_the_given_one_first() -> None:
     for incomplete in (TokenBucket(burst=3), SlidingWindowCounter(buckets=20)):
         with pytest.raises(ValueError, match="no rate"):
             incomplete.start()
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [SlidingWindowCounter("1/s"), TokenBucket("1/s"), SlidingWindowLog("1/s"), LeakyBucket("1/s")],
-    ids=str,
-)
-def test_second_rate_is_rejected(algorithm: Algorithm[Any]) -> None:
-    with pytest.raises(ValueError, match=r"two rates.*give one"):
-        RateLimiter(2, algorithm=algorithm)
 
 
 def make(kind: Callable[..., object], *arguments: Any, **named: Any) -> Callable[[], object]:

@@ -68,21 +68,6 @@ async def test_token_counts_from_its_start_on_a_blocked_loop() -> None:
 
 
 @virtual
-async def test_token_recorded_after_a_grant_delays_the_next_start() -> None:
-    limiter, began = RateLimiter(3), list[float]()
-    await visit(limiter, 3)
-
-    async def start() -> None:
-        async with limiter.throttle():
-            began.append(now())
-            if len(began) == 1:  # the others are granted, and have not resumed
-                await limiter.record(1)
-
-    await asyncio.gather(*(start() for _ in range(3)))
-    assert began == [1.0, 1.0, 2.0]
-
-
-@virtual
 async def test_token_counts_from_its_start_if_the_next_granted_waiter_is_cancelled() -> None:
     limiter = RateLimiter(2, clock=now)
     await visit(limiter, 2)

@@ -278,18 +278,6 @@ async def test_one_turn_starts_at_most_256_waiters() -> None:
 
 
 @virtual
-async def test_keys_are_forgotten_again_after_they_were_in_use() -> None:
-    limiter = KeyedRateLimiter("10/s", concurrency_limit=1)
-    permits = [await limiter.acquire(key) for key in range(100)]
-    await asyncio.sleep(300)
-    assert len(limiter) == 100
-    while permits:
-        permits.pop().release()
-    await asyncio.sleep(300)
-    assert (len(limiter), running().timers()) == (0, [])
-
-
-@virtual
 async def test_updated_key_has_no_timer() -> None:
     limiter = KeyedRateLimiter("10/s", concurrency_limit=1)
     async with limiter.throttle("a"):

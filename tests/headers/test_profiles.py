@@ -21,40 +21,15 @@ ACME = Profile(
     "Acme",
     hosts=("api.acme.example", "*.acme.example"),
     limits=(
-        Limit("minute", "Acme-Max", "Acme-Left", reset="Acme-Reset", window=60),
-        Limit("day", "Acme-Day", used="Acme-Used", window="Acme-Day-Milliseconds"),
         Items("acme-of-(?P<scope>[a-z]+)", r"(?P<used>\d+)/(?P<limit>\d+)", name="of {scope}"),
-        Json("*.left", header="Acme-Json", name="{kind}-{0}", remaining="n", wait="wait"),
     ),
-    milliseconds=frozenset({"Retry-After", "Acme-Reset"}),
+    milliseconds=frozenset({"Retry-After"}),
     throttled_statuses=frozenset({499}),
 )
 
 
 def acme(*lines: tuple[str, str], status: int = 200) -> ServerLimits:
     return read(*lines, status=status, profile=ACME)
-
-
-def test_own_profile_reads_each_kind_of_header() -> None:
-    limits = acme(
-        ("acme-max", "10"),
-        ("ACME-LEFT", "4"),
-        ("Acme-Reset", "1500"),
-        ("Acme-Day", "100"),
-        ("Acme-Used", "101"),
-        ("Acme-Day-Milliseconds", "86400000"),
-        ("Acme-Of-User", "3/9"),
-        ("Acme-Json", '{"x":{"kind":"k","left":{"n":7,"wait":4}}}'),
-        ("X-RateLimit-Limit-Hour", "5"),
-    )
-    assert set(limits.policies) == {
-        Policy("minute", 10, 60.0, 4, 1.5),
-        Policy("day", 100, 86400.0, 0, None),
-        Policy("of user", 9, None, 6, None),
-        Policy("k-x", None, None, 7, None),
-        Policy("hour", 5, 3600.0),
-    }
-    assert (limits.limit, limits.remaining, limits.retry_after) == (100, 0, 4)
 
 
 def test_profile_sets_throttled_statuses_and_milliseconds() -> None:
