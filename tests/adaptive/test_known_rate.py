@@ -1,14 +1,17 @@
 """A rate that is given, and higher than what the server admits: the limiter learns the true one."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.rate import Rate
-from aiothrottle.simulation import Outcome, Server, simulate
-from tests.adaptive.session_in_time import run
+from aiothrottle.simulation import Server, simulate
+from tests.adaptive.session_in_time import Record, run
 from tests.adaptive.test_learned_slots import minute
 from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
@@ -23,37 +26,17 @@ SERVERS = {
 }
 
 
-def crawl(
-    limiter: RateLimiter,
-    server: Server,
-    seconds: float = 60.0,
-    seed: int = 0,
-    changes: dict[float, Server] | None = None,
-    latency: float = 0.01,
-    jitter: float = 0.005,
-) -> Outcome:
-    return simulate(
-        lambda: limiter,
-        server,
-        workers=24,
-        latency=latency,
-        jitter=jitter,
-        seconds=seconds,
-        seed=seed,
-        changes=changes or {},
+def crawl(limiter: RateLimiter, server: Server, **options: Any) -> Record:
+    return seen_by(server, lambda: limiter, **{"workers": 24} | options)
+
+
+def seen_by(server: Server, client: Callable[[], RateLimiter], **options: Any) -> Record:
+    """Return what a simulated server sees."""
+    found = simulate(client, server, **{"latency": 0.01, "jitter": 0.005} | options)
+    admitted, throttled = (
+        [it.at for it in found.arrivals if it.throttled is b] for b in (False, True)
     )
-
-
-def throttled(outcome: Outcome, begin: float, end: float) -> float:
-    """Return the part of the requests of that time that was throttled."""
-    sent = [it for it in outcome.arrivals if begin <= it.at < end]
-    return sum(it.throttled for it in sent) / len(sent)
-
-
-def used(outcome: Outcome, begin: float, end: float, rate: float) -> float:
-    """Return the part of the rate that was used in that time."""
-    admitted = sum(begin <= it.at < end and not it.throttled for it in outcome.arrivals)
-    return admitted / rate / (end - begin)
+    return Record(admitted, throttled)
 
 
 @pytest.mark.parametrize("factor", [1.3, 2.0, 5.0])
@@ -63,37 +46,31 @@ def test_rate_that_is_too_high_is_corrected(server: Server, factor: float) -> No
     for seed in seeds(1):
         limiter = RateLimiter(Rate(factor * true, 1.0), concurrency_limit=8)
         found = crawl(limiter, server, seed=seed)
-        assert throttled(found, 30.0, 60.0) <= 0.03
-        assert used(found, 20.0, 60.0, true) >= 0.75
+        assert found.part_throttled(30.0, 60.0) <= 0.03
+        assert found.used(20.0, 60.0, true) >= 0.75
 
 
 def test_without_that_it_is_throttled_for_ever() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8, learn_rate=False)
-    assert throttled(crawl(limiter, SERVERS["a window"]), 30.0, 60.0) >= 0.05
+    assert crawl(limiter, SERVERS["a window"]).part_throttled(30.0, 60.0) >= 0.05
 
 
 def test_three_clients_with_the_whole_rate_each_share_it() -> None:
-    found = simulate(
-        lambda: RateLimiter("20/s", concurrency_limit=8),
-        "20/s",
-        clients=3,
-        latency=0.01,
-        jitter=0.005,
-        seed=1,
-    )
-    assert throttled(found, 15.0, 60.0) <= 0.02
-    assert used(found, 15.0, 60.0, 20.0) >= 0.8
+    client = partial(RateLimiter, "20/s", concurrency_limit=8)
+    found = seen_by(Server("20/s"), client, clients=3, seed=1)
+    assert found.part_throttled(15.0, 60.0) <= 0.02
+    assert found.used(15.0, 60.0, 20.0) >= 0.8
 
 
 def test_given_rate_is_back_when_the_server_admits_it() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8)
     seen = observed(limiter)
-    found = crawl(limiter, SERVERS["a window"], 300.0, changes={60.0: Server("20/s")})
+    found = crawl(limiter, SERVERS["a window"], seconds=300.0, changes={60.0: Server("20/s")})
     *rates, given = adaptations(seen, "rate")
     assert rates[0].before == given.value == math.inf
     assert 19.5 <= given.before <= max(it.value for it in rates) <= 20.0
-    assert throttled(found, 200.0, 300.0) == 0.0
-    assert used(found, 200.0, 300.0, 20.0) >= 0.95
+    assert found.part_throttled(200.0, 300.0) == 0.0
+    assert found.used(200.0, 300.0, 20.0) >= 0.95
     assert limiter.statistics().bound_by == "rate"
 
 
@@ -120,8 +97,8 @@ def test_jitter_longer_than_the_spacing_is_found(
     server = Server(Rate(rate, 1.0), "token-bucket", burst=1, retry_after="none")
     limiter = RateLimiter(f"{rate}/s", concurrency_limit=8)
     found = crawl(limiter, server, latency=latency, jitter=jitter)
-    assert throttled(found, 20.0, 60.0) <= 0.03
-    assert used(found, 20.0, 60.0, rate) >= least
+    assert found.part_throttled(20.0, 60.0) <= 0.03
+    assert found.used(20.0, 60.0, rate) >= least
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(2, 0.3), (5, 0.2), (7, 1.5)])

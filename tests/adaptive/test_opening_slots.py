@@ -9,6 +9,7 @@ import pytest
 from aiothrottle import Permit, RateLimiter
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import VirtualTimeLoop
+from tests.limiter.common import throttle_one
 from tests.support.virtually import now, on_virtual_loop, virtual
 
 
@@ -56,8 +57,7 @@ async def test_requests_from_before_a_429_take_no_open_slot() -> None:
     limiter = limiter_of_a_session(concurrency_limit=32)
     early = asyncio.create_task(starts_of(limiter, 16, 30.0))
     await asyncio.sleep(4.5)
-    async with limiter.throttle() as permit:
-        permit.report_throttled(2.0)
+    await throttle_one(limiter, 2.0, took=0.0)
     late = await starts_of(limiter, 6, 30.0)
     # After the pause the trial, for which the others wait for five seconds.
     assert counts_of(late) == [1, 2, 3]
@@ -108,8 +108,7 @@ async def test_slots_close_after_a_429_and_open_again() -> None:
     await starts_of(limiter, 8, 0.01)
     random.seed(1)
     for _ in range(2):  # the second one loses no slot
-        async with limiter.throttle() as permit:
-            permit.report_throttled(2.0)
+        await throttle_one(limiter, 2.0, took=0.0)
     starts = await starts_of(limiter, 11, 0.01)
     assert counts_of(starts) == [1, 2, 4, 4]
     assert 2.0 <= starts[0] <= 2.2
@@ -121,8 +120,7 @@ def test_closed_slots_stay_closed_on_the_next_loop() -> None:
 
     async def throttle() -> None:
         await starts_of(limiter, 8, 0.01)
-        async with limiter.throttle() as permit:
-            permit.report_throttled(2.0)
+        await throttle_one(limiter, 2.0, took=0.0)
 
     on_virtual_loop(throttle())
     assert counts_of(on_virtual_loop(starts_of(limiter, 11, 0.01))) == [1, 2, 4, 4]
@@ -133,8 +131,7 @@ async def test_answers_to_requests_before_a_429_open_nothing() -> None:
     limiter = limiter_of_a_session(concurrency_limit=4)
     await starts_of(limiter, 8, 0.01)
     early = [await limiter.acquire() for _ in range(3)]
-    async with limiter.throttle() as permit:
-        permit.report_throttled(2.0)
+    await throttle_one(limiter, 2.0, took=0.0)
     for permit in early:
         permit.report_success()
         permit.release()

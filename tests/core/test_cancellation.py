@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from aiothrottle import LimiterClosed, RateLimiter
+from tests.limiter.common import remaining
 from tests.support.failing import Client, Server
 from tests.support.interleaving import InterleavingLoop
 from tests.support.virtually import counts, now, on_virtual_loop, turns, virtual, visit, visits
@@ -21,10 +22,6 @@ from tests.support.virtually import counts, now, on_virtual_loop, turns, virtual
 
 def alone() -> bool:
     return asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def remaining(limiter: RateLimiter) -> float:
-    return (await limiter.peek()).remaining
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .*_consume:RuntimeWarning")

@@ -15,6 +15,7 @@ from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency, ThrottleT
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
 from tests.integrations.scripted import Script
+from tests.limiter.common import throttle_one
 from tests.support.virtually import counts, now, turns, virtual, visits
 
 PAUSE = 10.0
@@ -35,12 +36,6 @@ KINDS: dict[str, Make] = {
     ),
 }
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
-
-
-async def throttle(limiter: RateLimiter, seconds: float | None = PAUSE) -> None:
-    async with limiter.throttle() as permit:
-        await asyncio.sleep(0.01)
-        permit.report_throttled(seconds)
 
 
 class Senders:
@@ -67,7 +62,7 @@ class Senders:
 
 async def ahead(limiter: RateLimiter, count: int = 10) -> Senders:
     """Return the senders of a limiter of which one has gone ahead after a pause."""
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     senders = Senders(limiter, count)
     assert await senders.sent(PAUSE - 0.02) == 0
     assert await senders.sent(SOON - PAUSE + 0.02) == 1
@@ -98,7 +93,7 @@ async def test_throttled_trial_begins_a_pause_and_a_successful_one_ends_it(make:
 @virtual
 async def test_others_follow_a_release_without_report(make: Make) -> None:
     limiter = make()
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     began = sorted(await asyncio.gather(*visits(limiter, 10, stay=0.5)))
     assert PAUSE <= began[0] <= SOON
     assert began[1:] == pytest.approx([began[0] + 0.5] * 9, abs=0.1)
@@ -117,7 +112,7 @@ async def test_silent_trial_holds_up_others_briefly(make: Make) -> None:
 @virtual
 async def test_cancelled_trial_passes_the_role_on(make: Make) -> None:
     limiter = make()
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     senders = Senders(limiter, 10)
     await turns()
     senders.tasks.pop(0).cancel()  # while it waits
@@ -134,7 +129,7 @@ async def test_cancelled_trial_passes_the_role_on(make: Make) -> None:
 @virtual
 async def test_only_one_request_is_admitted_at_once(make: Make) -> None:
     limiter = make()
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     assert not await limiter.peek()
     assert not await limiter.try_acquire()
     await asyncio.sleep(SOON)
@@ -155,7 +150,7 @@ async def test_only_one_request_is_admitted_at_once(make: Make) -> None:
 async def test_trial_that_the_store_rejects_passes_the_role_on() -> None:
     store = MemoryStore()
     limiter, other = (RateLimiter("3/h", store=store, key="k") for _ in range(2))
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     for _ in range(2):
         await other.acquire()
     await asyncio.sleep(SOON)
@@ -232,7 +227,7 @@ async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
         raise ZeroDivisionError
 
     limiter = RateLimiter(1000)
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     server = httpx.MockTransport(answer)
     transport = ThrottledTransport(limiter, transport=server, settle=settle)
     async with httpx.AsyncClient(transport=transport) as client:
@@ -263,7 +258,7 @@ async def test_trial_goes_on_while_its_response_is_judged(*, streams: bool, pare
     paused = limiter = RateLimiter(1000)
     if parent:
         limiter = RateLimiter(1000, parent=paused)
-    await throttle(paused)
+    await throttle_one(paused, PAUSE)
     server, retry = httpx.MockTransport(answer), Retry(should_retry=judge)
     transport = ThrottledTransport(limiter, transport=server, retry=retry)
     async with httpx.AsyncClient(transport=transport) as client:
@@ -284,9 +279,7 @@ async def test_trial_cancelled_at_its_start_passes_the_role_on(
     parent: bool, others: int, after_turns: int
 ) -> None:
     limiter = RateLimiter(1000, parent=RateLimiter(1000) if parent else None)
-    async with limiter.throttle() as permit:
-        permit.report_throttled(PAUSE)
-    left = limiter.statistics().paused_for
+    left = await throttle_one(limiter, PAUSE)
     await asyncio.sleep(left / 2)
     senders = Senders(limiter, 1 + others)
     await asyncio.sleep(left / 2)
@@ -305,7 +298,7 @@ async def test_trial_cancelled_at_its_start_passes_the_role_on(
 async def test_child_paused_as_it_goes_ahead_leaves_the_role(after_turns: int) -> None:
     parent = RateLimiter(1000)
     child, sibling = (RateLimiter(1000, parent=parent) for _ in range(2))
-    await throttle(parent)
+    await throttle_one(parent, PAUSE)
     senders = [Senders(each, 3) for each in (child, sibling)]
     await asyncio.sleep(parent.statistics().paused_for)
     await turns(after_turns)
@@ -319,7 +312,7 @@ async def test_child_paused_as_it_goes_ahead_leaves_the_role(after_turns: int) -
 @virtual
 async def test_dropped_permit_of_a_trial_lets_others_go_on() -> None:
     limiter = RateLimiter(1000)
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     await asyncio.sleep(SOON)
     decision = await limiter.try_acquire()
     assert decision
@@ -337,7 +330,7 @@ async def test_dropped_permit_of_a_trial_lets_others_go_on() -> None:
 @virtual
 async def test_fast_path_is_closed_until_the_trial_is_over() -> None:
     limiter = RateLimiter(1000)
-    await throttle(limiter)
+    await throttle_one(limiter, PAUSE)
     await asyncio.sleep(SOON)
     async with limiter.throttle() as permit:
         waiting = visits(limiter, 1)
@@ -354,7 +347,7 @@ async def test_fast_path_is_closed_until_the_trial_is_over() -> None:
 async def test_child_goes_ahead_for_its_parent(status: int) -> None:
     parent = RateLimiter(1000, name="account")
     children = [RateLimiter(1000, parent=parent) for _ in range(3)]
-    await throttle(parent)
+    await throttle_one(parent, PAUSE)
     senders = [Senders(each, 2) for each in children]
     await asyncio.sleep(SOON)
     [trial] = [each for each in senders if each.permits]
@@ -408,8 +401,7 @@ async def test_judging_a_trial_shortens_no_pause() -> None:
 @virtual
 async def test_short_pause_does_not_end_the_wait_for_a_trial() -> None:
     limiter = RateLimiter(100)
-    async with limiter.throttle() as permit:
-        permit.report_throttled(1.0)
+    await throttle_one(limiter, 1.0)
     trial, other = visits(limiter, 2, stay=3.0)
     await asyncio.sleep(2.0)
     limiter.pause(0.5)

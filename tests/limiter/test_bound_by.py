@@ -4,6 +4,7 @@ import asyncio
 
 from aiothrottle import AdaptiveRate, RateLimiter, SharedConcurrency
 from aiothrottle.stores import MemoryStore
+from tests.limiter.common import throttle_one
 from tests.support.virtually import turns
 
 
@@ -36,8 +37,7 @@ async def test_each_limit_is_named() -> None:
 
 async def test_trial_after_a_pause_counts_as_the_pause() -> None:
     limiter = RateLimiter()
-    async with limiter.throttle() as permit:
-        permit.report_throttled(1.0)
+    await throttle_one(limiter, 1.0, took=0.0)
     await asyncio.sleep(1.2)
     async with limiter.throttle():
         assert reason(limiter) == "pause"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.algorithms import PerResource, SlidingWindowLog
 from aiothrottle.stores import Store
+from tests.limiter.common import left_of_each
 from tests.support.effort import examples
 from tests.support.failing import Client, Server
 from tests.support.virtually import now, turns, virtual, visit, visits
@@ -21,11 +22,6 @@ RATES = {"requests": "20/s", "tokens": "100/s"}
 
 def limiter_on(store: Store, rates: Any = RATES, **options: Any) -> RateLimiter:
     return RateLimiter(rates, store=store, key="k", guard=0, **options)
-
-
-async def remaining(limiter: RateLimiter) -> dict[str, float]:
-    decision = await limiter.peek()
-    return {name: resource.remaining for name, resource in decision.resources.items()}
 
 
 async def test_settled_cost_reaches_the_store() -> None:
@@ -39,7 +35,7 @@ async def test_settled_cost_reaches_the_store() -> None:
         ):
             permit.settle(costs)
             await rest()
-            assert await remaining(other) == left
+            assert await left_of_each(other) == left
         assert permit.costs == {"requests": 3, "tokens": 1}
 
 
@@ -57,7 +53,7 @@ async def test_known_wait_rejects_at_once_and_other_costs_are_asked_for() -> Non
     assert await visit(limiter) == 0.5
     limiter.update(rate_limit={"requests": "20/s", "tokens": "200/h"})
     assert await visit(limiter, {"tokens": 100}) == 0.5
-    assert (await remaining(limiter))["tokens"] == 0
+    assert (await left_of_each(limiter))["tokens"] == 0
 
 
 COSTS = st.tuples(
@@ -101,7 +97,7 @@ async def test_processes_together_keep_each_limit(
     await asyncio.sleep(1.1)
     windows = [(name, SlidingWindowLog(rate)) for name, rate in rates.items()]
     assert (await store.peek("k", PerResource(*windows))).retry_after == 0
-    assert await remaining(limiters[0]) == {"requests": requests, "tokens": 100}
+    assert await left_of_each(limiters[0]) == {"requests": requests, "tokens": 100}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +122,8 @@ async def test_fallback_serves_during_an_outage(choice: str, granted: int, waiti
     await asyncio.gather(*tasks)
     assert now() < 10
     await asyncio.sleep(10)
-    assert await remaining(other) == {"requests": 18 - len(tasks), "tokens": 0}
+    assert await left_of_each(other) == {"requests": 18 - len(tasks), "tokens": 0}
     await asyncio.sleep(120)
-    assert await remaining(one) == await remaining(other) == {"requests": 20, "tokens": 100}
+    assert await left_of_each(one) == await left_of_each(other) == {"requests": 20, "tokens": 100}
     await one.aclose()
     await other.aclose()

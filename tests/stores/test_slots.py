@@ -14,6 +14,7 @@ import pytest
 from aiothrottle import LimiterClosed, Permit, RateLimiter, SharedConcurrency
 from aiothrottle.stores import Store
 from aiothrottle.testing import VirtualTimeLoop
+from tests.limiter.common import throttle_one
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
 from tests.support.virtually import now, turns
@@ -248,8 +249,7 @@ async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
 async def test_after_a_pause_only_the_first_request_claims_a_slot() -> None:
     link = Link(Shared())
     limiter = share(link, 5)
-    async with limiter.throttle() as permit:
-        permit.report_throttled(1.0)
+    await throttle_one(limiter, 1.0, took=0.0)
     tasks = started(*(limiter.acquire() for _ in range(4)))
     await asyncio.sleep(2.5)
     assert [task.done() for task in tasks] == [True, False, False, False]
