@@ -8,12 +8,7 @@ import pytest
 from aiothrottle import RateLimiter
 from aiothrottle.adaptive.guard import Chance, LearnedBurst
 from tests.adaptive.session_in_time import Refusal, run
-from tests.support.server_limits import Admits, envoy, nginx, sliding_counter
-
-
-def at_random(part: float, seed: int) -> Admits:
-    chance = random.Random(seed)
-    return lambda _: chance.random() >= part
+from tests.support.server_limits import Admits, at_random, envoy, nginx, sliding_counter
 
 
 @pytest.mark.parametrize(("part", "least"), [(0.02, 0.96), (0.1, 0.75)])

@@ -16,34 +16,22 @@ from tests.adaptive.session_in_time import run
 from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.server_limits import (
+    OF_TWENTY,
     Admits,
-    envoy,
     nginx,
     rolling_window,
-    sliding_counter,
     token_bucket,
     vsthrottle,
 )
 from tests.support.virtually import now, on_virtual_loop, virtual
 
-SMALL: dict[str, Callable[[], Admits]] = {
-    "nginx burst=5": lambda: nginx(20, 5),
-    "nginx without burst": lambda: nginx(20, 0),
-    "HAProxy": lambda: sliding_counter(20),
-    "Envoy 5": lambda: envoy(5, 0.25),
-    "Traefik burst 5": lambda: token_bucket(20, 5, debt=0.5),
-    "Traefik burst 1": lambda: token_bucket(20, 1, debt=0.5),
-}
-LARGE: dict[str, Callable[[], Admits]] = {
-    "nginx burst=20": lambda: nginx(20, 20),
-    "Traefik burst 20": lambda: token_bucket(20, 20, debt=0.5),
-    "a rolling window": lambda: rolling_window(20),
-}
+LARGE = ["nginx burst=20", "Traefik burst 20", "a rolling window"]
+SMALL = [server for server in OF_TWENTY if server not in LARGE]
 
 
 @pytest.mark.parametrize("server", SMALL)
 def test_small_burst_is_learned_in_ten_seconds(server: str) -> None:
-    records = [run(SMALL[server](), 30.0, seed=seed) for seed in seeds(1)]
+    records = [run(OF_TWENTY[server](), 30.0, seed=seed) for seed in seeds(1)]
     for record in records:
         assert record.part_throttled(0.0, 10.0) <= 0.03
         assert record.used(10.0, 30.0, 20.0) >= 0.85
@@ -51,7 +39,7 @@ def test_small_burst_is_learned_in_ten_seconds(server: str) -> None:
     assert sum(record.part_throttled(0.0, 10.0) for record in records) / count <= 0.02
     assert sum(record.used(0.0, 10.0, 20.0) for record in records) / count >= 0.85
     assert sum(record.part_throttled(10.0, 30.0) for record in records) / count <= 0.005
-    record = run(SMALL[server](), 100.0, every=4.0)  # 24 at once, every 4 seconds
+    record = run(OF_TWENTY[server](), 100.0, every=4.0)  # 24 at once, every 4 seconds
     assert len(record.throttled) <= 7
     assert record.part_throttled(20.0, 100.0) <= 0.01
     assert len(record.admitted) >= 24 * 24
@@ -60,7 +48,7 @@ def test_small_burst_is_learned_in_ten_seconds(server: str) -> None:
 @pytest.mark.parametrize("server", LARGE)
 def test_nothing_is_lost_where_bursts_are_welcome(server: str) -> None:
     for seed in seeds(2):
-        record = run(LARGE[server](), 15.0, seed=seed)
+        record = run(OF_TWENTY[server](), 15.0, seed=seed)
         assert not record.throttled
         assert record.used(0.0, 15.0, 20.0) >= 0.97
 

@@ -18,6 +18,7 @@ from tests.adaptive.session_in_time import run
 from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
 from tests.support.server_limits import (
+    OF_TWENTY,
     Admits,
     envoy,
     nginx,
@@ -28,27 +29,15 @@ from tests.support.server_limits import (
 )
 from tests.support.virtually import counts, virtual
 
-SERVERS: dict[str, Callable[[], Admits]] = {
-    "nginx burst=20": lambda: nginx(20, 20),
-    "nginx burst=5": lambda: nginx(20, 5),
-    "nginx without burst": lambda: nginx(20, 0),
-    "HAProxy": lambda: sliding_counter(20),
-    "Envoy 5": lambda: envoy(5, 0.25),
-    "Traefik burst 20": lambda: token_bucket(20, 20, debt=0.5),
-    "Traefik burst 5": lambda: token_bucket(20, 5, debt=0.5),
-    "Traefik burst 1": lambda: token_bucket(20, 1, debt=0.5),
-    "a rolling window": lambda: rolling_window(20),
-}
-
 
 def without_rate() -> RateLimiter:
     return RateLimiter(concurrency_limit=8)
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", OF_TWENTY)
 def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
     for seed in seeds(1):
-        record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate())
+        record = run(OF_TWENTY[server](), 60.0, seed=seed, limiter=without_rate())
         assert record.part_throttled(0.0, 60.0) <= 0.03
         assert record.part_throttled(10.0, 60.0) <= 0.01
         # Even spacing leaves no room for the jitter of the network.
@@ -148,7 +137,7 @@ def test_rate_is_used_again_soon_after_an_outage(retry_after: int | None) -> Non
 )
 def test_pauses_of_whole_seconds_cost_little(server: str, used: float) -> None:
     for seed in seeds(2):
-        record = run(SERVERS[server](), 60.0, seed=seed, limiter=without_rate(), retry_after=1)
+        record = run(OF_TWENTY[server](), 60.0, seed=seed, limiter=without_rate(), retry_after=1)
         assert record.part_throttled(10.0, 60.0) <= 0.005
         assert record.used(10.0, 60.0, 20.0) >= used
 

@@ -1,43 +1,23 @@
 """The adaptive limits of a session in front of servers with small buckets and few slots."""
 
-from collections.abc import Callable
-
 import pytest
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
 from tests.adaptive.session_in_time import run
 from tests.adaptive.test_learned_slots import minute
-from tests.support.server_limits import (
-    Admits,
-    envoy,
-    nginx,
-    rolling_window,
-    sliding_counter,
-    token_bucket,
-    vsthrottle,
-)
+from tests.support.server_limits import OF_TWENTY, token_bucket, vsthrottle
 
 LIMIT = 20.0
-SERVERS: dict[str, Callable[[], Admits]] = {
-    "nginx burst=20": lambda: nginx(20, 20),
-    "nginx burst=5": lambda: nginx(20, 5),
-    "nginx without burst": lambda: nginx(20, 0),
-    "HAProxy": lambda: sliding_counter(20),
-    "Envoy": lambda: envoy(5, 0.25),
-    "Traefik burst=5": lambda: token_bucket(20.0, 5.0, debt=0.5),
-    "a bucket": lambda: token_bucket(20.0, 20.0),
-    "a window": lambda: rolling_window(20),
-}
 
 
 def adaptive(initial: float) -> RateLimiter:
     return RateLimiter(AdaptiveRate(initial, 1, 1000), concurrency_limit=8)
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", OF_TWENTY)
 @pytest.mark.parametrize("initial", [100.0, 20.0, 2.0])
 def test_limit_is_used_after_fifteen_seconds(name: str, initial: float) -> None:
-    record = run(SERVERS[name](), 60.0, limiter=adaptive(initial))
+    record = run(OF_TWENTY[name](), 60.0, limiter=adaptive(initial))
     assert record.used(15.0, 60.0, LIMIT) >= 0.85
     assert record.part_throttled(15.0, 60.0) <= 0.01
 

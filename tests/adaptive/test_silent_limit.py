@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import math
-import random
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.testing import RateLimitedServer
 from tests.adaptive.session_in_time import Record, Refusal, run
 from tests.integrations.scripted import Script, Step
-from tests.support.server_limits import Admits, envoy, sliding_counter
+from tests.support.server_limits import Admits, at_random, envoy, sliding_counter
 from tests.support.virtually import virtual
 
 # ---- servers -------------------------------------------------------------------------------------
@@ -49,12 +48,6 @@ def outage(begin: float, end: float) -> Admits:
         return not begin <= now - first < end
 
     return admits
-
-
-def broken(part: float, seed: int = 0) -> Admits:
-    """Fail at random, whatever the rate."""
-    chance = random.Random(seed)
-    return lambda _: chance.random() >= part
 
 
 FORBIDDEN, DROPPED, TARPIT = Refusal(403), Refusal(None, after=2.0), Refusal(500, after=1.0)
@@ -158,7 +151,7 @@ async def test_lack_of_files_is_no_limit_of_the_server() -> None:
 def test_broken_server_slows_nobody_down(refusal: Refusal, part: float) -> None:
     def send(*, learns: bool) -> Record:
         limiter = RateLimiter(concurrency_limit=2, learn_rate=learns)
-        record = run(broken(part), 60.0, workers=4, limiter=limiter, refusal=refusal, takes=0.1)
+        record = run(at_random(part), 60.0, workers=4, limiter=limiter, refusal=refusal, takes=0.1)
         assert limiter.statistics().throttled == 0
         return record
 

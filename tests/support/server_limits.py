@@ -3,6 +3,7 @@
 benchmarks/real_servers measures the real ones.
 """
 
+import random
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -112,3 +113,23 @@ def weighted_counter(limit: int, period: float) -> Admits:
         return True
 
     return admits
+
+
+def at_random(part: float, seed: int = 0) -> Admits:
+    """Throttle that part of the requests, whatever the rate."""
+    chance = random.Random(seed)
+    return lambda _: chance.random() >= part
+
+
+#: Servers that admit 20 requests a second.
+OF_TWENTY: dict[str, Callable[[], Admits]] = {
+    "nginx burst=20": lambda: nginx(20, 20),
+    "nginx burst=5": lambda: nginx(20, 5),
+    "nginx without burst": lambda: nginx(20, 0),
+    "HAProxy": lambda: sliding_counter(20),
+    "Envoy 5": lambda: envoy(5, 0.25),
+    "Traefik burst 20": lambda: token_bucket(20, 20, debt=0.5),
+    "Traefik burst 5": lambda: token_bucket(20, 5, debt=0.5),
+    "Traefik burst 1": lambda: token_bucket(20, 1, debt=0.5),
+    "a rolling window": lambda: rolling_window(20),
+}
