@@ -285,22 +285,6 @@ async def test_throttled_burst_spaces_the_next_requests(rates: Unchecked, cost: 
         assert limiter.statistics().burst == burst
 
 
-async def test_learned_burst_grows_once_without_use_then_with_it() -> None:
-    limiter = RateLimiter("10/s")
-    await throttle_all(limiter, 4)
-    async with limiter.throttle() as permit:
-        permit.update_quota(1000, reset_after=3600)  # stands behind the burst
-    bursts: list[float | None] = []
-    for _ in range(400):
-        await asyncio.sleep(1.0)
-        await send(limiter, took=0.0)
-        bursts.append(limiter.statistics().burst)
-    # More would be tried at once by the next burst of requests.
-    assert bursts == [*60 * [2], *340 * [4]]
-    await use_for_70_seconds(limiter, 1.0, 0.001)
-    assert limiter.statistics().burst == 8
-
-
 async def test_debt_of_requests_and_a_limit_of_tokens_alone_bound_what_is_learned() -> None:
     limiter = RateLimiter(RESOURCES)
     await limiter.record({"requests": 6, "tokens": 900})

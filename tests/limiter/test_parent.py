@@ -31,23 +31,6 @@ async def test_request_is_granted_when_both_rates_allow_it() -> None:
         assert [at - began for at in times] == expected, (child, parent)
 
 
-async def test_cost_settlement_and_record_reach_the_parent() -> None:
-    parent = RateLimiter("10/h")
-    child = RateLimiter("20/h", parent=parent)
-    with pytest.raises(errors.CostTooHigh) as error:
-        child.throttle(11)
-    assert error.value.limit == 10
-    async with child.throttle(5) as permit:
-        for cost in (2, 4):
-            permit.settle(cost)
-            assert (spent(child, 20), spent(parent, 10)) == (cost, cost)
-    await child.record(3)
-    assert (spent(child, 20), spent(parent, 10)) == (7, 7)
-    await parent.record(1)
-    decision = await child.peek()
-    assert (decision.limit, decision.remaining, decision.reset_after) == (10, 2, 3600)
-
-
 async def test_priority_holds_in_the_parent_queue() -> None:
     parent = RateLimiter("1/s")
     low, high = RateLimiter(parent=parent), RateLimiter(parent=parent)

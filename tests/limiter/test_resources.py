@@ -88,20 +88,6 @@ async def test_settle_charges_and_refunds_at_once() -> None:
     assert await left_of_each(limiter) == {"requests": 3, "tokens": 10}
 
 
-async def test_known_wait_for_tokens_rejects_at_once() -> None:
-    limiter = RateLimiter({"requests": "3/s", "tokens": "10/min"}, max_queue=2)
-    await visit(limiter, {"tokens": 10})
-    waiting = list[asyncio.Task[float]]()
-    for cost in ({"tokens": 1}, {}):  # the second is behind a request that needs tokens
-        with pytest.raises(errors.ThrottleTimeout) as rejected:
-            await visit(limiter, cost, timeout=30)
-        assert (now(), rejected.value.retry_after) == (0, 60)
-        waiting += await queued(limiter, 1, {"tokens": 5}, timeout=90)
-    with pytest.raises(errors.QueueFull):
-        await visit(limiter)
-    assert await together(*waiting) == [60, 60]
-
-
 async def test_decisions_statistics_and_events_name_each_resource() -> None:
     limiter = RateLimiter(BOTH)
     seen = observed(limiter)

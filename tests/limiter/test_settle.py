@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from aiothrottle import FixedWindow, RateLimiter, SlidingWindowCounter, TokenBucket, algorithms
-from tests.limiter.common import Unchecked, queued, remaining, starts, together
+from tests.limiter.common import queued, remaining, together
 from tests.support.virtually import now, turns, visit, visits
 
 
@@ -64,28 +64,6 @@ async def test_debt_delays_current_waiters_and_has_no_bound() -> None:
     assert await together(*waiting) == [1.5, 2.0]
     permit.settle(2e6)
     assert (await limiter.peek()).retry_after == 999_998.5
-
-
-@pytest.mark.parametrize(
-    "algorithm", [None, TokenBucket, FixedWindow, SlidingWindowCounter(buckets=4)]
-)
-async def test_settling_up_and_down_loses_nothing(algorithm: Unchecked) -> None:
-    for costs in [(5, 0), (5, 3, 7, 1, 0), (0, 9, 0), (20, 2, 30, 0), (0.5, 0.25, 0)]:
-        limiter = RateLimiter("10/min", algorithm=algorithm)
-        permit = await limiter.acquire(1)
-        for cost in costs:
-            permit.settle(cost)
-            assert permit.cost == cost
-            assert await remaining(limiter) == pytest.approx(max(0, 10 - cost)), costs
-        assert await starts(limiter, 10) == [0.0] * 10
-    limiter = RateLimiter(["10/s", "100/min"])  # each limit gets the difference
-    async with limiter.throttle(10) as permit:
-        permit.settle(4)
-    assert await remaining(limiter) == 6
-    await asyncio.sleep(1)
-    assert await starts(limiter, 9, 10) == [*range(1, 10)]
-    await asyncio.sleep(1)
-    assert await remaining(limiter) == 6  # 4 + 90 are spent in this minute
 
 
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")

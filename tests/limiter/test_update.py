@@ -194,20 +194,6 @@ async def test_known_quota_holds_for_a_faster_rate() -> None:
     assert await starts(limiter, 8) == [0.0] * 5 + [3.0] * 3
 
 
-@pytest.mark.parametrize(
-    ("bursts", "between", "last", "expected"),
-    [(2, "1/s", "10/10s", 10.0), (1, "1/2s", "6/2s", 2.0)],
-)
-async def test_tokens_sent_before_stay_spent_for_two_changes(
-    bursts: int, between: str, last: str, expected: float
-) -> None:
-    limiter = RateLimiter("5/s")
-    await starts(limiter, 5 * bursts + 1)
-    for rate in (between, last):
-        limiter.update(rate_limit=rate)
-    assert (await starts(limiter, 4))[-1] == expected
-
-
 async def test_longer_period_counts_what_was_sent_not_what_might_have_been() -> None:
     limiter = RateLimiter("10/s")
     for _ in range(2000):
