@@ -256,12 +256,6 @@ async def throttle_all(limiter: RateLimiter, requests: int, cost: Unchecked = 1.
     await asyncio.sleep(0.2)
 
 
-async def use_for_70_seconds(limiter: RateLimiter, cost: Unchecked, took: float) -> None:
-    end = now() + 70
-    while now() < end:
-        await send(limiter, cost, took=took)
-
-
 @both_kinds
 async def test_throttled_burst_spaces_the_next_requests(rates: Unchecked, cost: Unchecked) -> None:
     limiter = RateLimiter(rates)
@@ -294,7 +288,9 @@ async def test_debt_of_requests_and_a_limit_of_tokens_alone_bound_what_is_learne
     assert (guard_of(limiter), limiter.statistics().burst) == (0.0, None)
     await throttle_all(limiter, 4, ONE)
     assert guard_of(limiter) > 0.02
-    await use_for_70_seconds(limiter, ONE, 0.1)
+    end = now() + 70
+    while now() < end:
+        await send(limiter, ONE)
     assert guard_of(limiter) == pytest.approx(0.0, abs=0.02)
     assert limiter.statistics().burst is None
 

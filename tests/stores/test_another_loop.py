@@ -60,18 +60,19 @@ class Failing(Slow):
             raise OSError("collected") from None
 
 
-def on_a_loop(
-    main: Callable[[], Coroutine[Any, Any, object]],
+def on_loops(
+    *mains: Callable[[], Coroutine[Any, Any, object]],
     new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualTimeLoop,
 ) -> None:
-    """Run to its end, and close the loop with all tasks that are left, as they are."""
-    loop = new_loop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    """Run each to its end on a loop of its own, which closes with all tasks that are left."""
+    for main in mains:
+        loop = new_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(main())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +105,7 @@ def test_dead_try_takes_no_slot_of_waiters() -> None:
         async with asyncio.timeout(1):
             await limiter.aclose()
 
-    on_a_loop(first)
-    on_a_loop(second)
+    on_loops(first, second)
 
 
 def test_waiter_on_a_second_loop_is_woken_there() -> None:
@@ -126,15 +126,14 @@ def test_waiter_on_a_second_loop_is_woken_there() -> None:
             (await waiting).release()
         await limiter.aclose()
 
-    on_a_loop(first)
-    on_a_loop(second)
+    on_loops(first, second)
 
 
 def test_forked_child_owns_slots_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = share(link := Link(Shared()))
-    on_a_loop(limiter.acquire)
+    on_loops(limiter.acquire)
     monkeypatch.setattr("os.getpid", lambda: 0)
-    on_a_loop(limiter.acquire)
+    on_loops(limiter.acquire)
     assert len({claim.owner for claim in link.claims}) == 2
 
 
@@ -160,8 +159,7 @@ def test_debt_is_recorded_once() -> None:
         await waiting
 
     # On one clock: the debt is of the first loop.
-    on_a_loop(first, asyncio.new_event_loop)
-    on_a_loop(second, asyncio.new_event_loop)
+    on_loops(first, second, new_loop=asyncio.new_event_loop)
     assert [call for call in store.calls if call[0] == "record"] == [("record", 49.0)]
 
 
@@ -174,7 +172,7 @@ def test_store_keeps_no_closed_loop_but_the_last() -> None:
         return loop
 
     for _ in range(3):
-        on_a_loop(RateLimiter("9/s", store=store, key="k").acquire, new_loop)
+        on_loops(RateLimiter("9/s", store=store, key="k").acquire, new_loop=new_loop)
     gc.collect()
     assert [loop() is None for loop in loops[:-1]] == [True, True]
 
@@ -197,8 +195,7 @@ def test_dead_call_fails_no_waiter() -> None:
         store.hanging[0].set_result(None)
         (await waiting).release()
 
-    on_a_loop(first)
-    on_a_loop(second)
+    on_loops(first, second)
 
 
 def test_loops_at_the_same_time_have_an_outage_each(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,8 +244,7 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
                 pass
         assert now() - begun < 10.0
 
-    on_a_loop(first)
-    on_a_loop(second)
+    on_loops(first, second)
 
 
 def test_outage_by_another_clock_is_over() -> None:
@@ -260,8 +256,7 @@ def test_outage_by_another_clock_is_over() -> None:
         await limiter.acquire()
         assert limiter.statistics().store_up is not is_down
 
-    on_a_loop(partial(ask, is_down=True))
-    on_a_loop(partial(ask, is_down=False))
+    on_loops(partial(ask, is_down=True), partial(ask, is_down=False))
 
 
 def test_dead_return_of_a_store_ends_no_other_return() -> None:
@@ -299,8 +294,7 @@ def test_dead_return_of_a_store_ends_no_other_return() -> None:
         await asyncio.gather(begun, asked)
 
     # On one clock: the outage goes on.
-    on_a_loop(first, asyncio.new_event_loop)
-    on_a_loop(second, asyncio.new_event_loop)
+    on_loops(first, second, new_loop=asyncio.new_event_loop)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -137,18 +137,6 @@ async def test_script_lost_after_the_pipeline_has_loaded_it(valkey: Valkey) -> N
         assert [answer.remaining for answer in answers] == [9.0] * 20
 
 
-def test_second_loop_has_connections_of_its_own(valkey: Valkey) -> None:
-    client: Any = Redis(port=valkey.port)
-    store = RedisStore(client)
-
-    async def take() -> float:
-        answer = await store.reserve("key", WINDOW, [1])
-        await client.connection_pool.disconnect()
-        return answer.remaining
-
-    assert [asyncio.run(take()), asyncio.run(take())] == [9.0, 8.0]
-
-
 async def test_rates_and_slots_are_shared_over_tls(valkey: Valkey, tmp_path: Path) -> None:
     """Behind a proxy: the server of the package has no TLS of its own."""
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
