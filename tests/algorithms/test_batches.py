@@ -118,12 +118,12 @@ def test_rounding_of_a_wait_rejects_nothing() -> None:
 def test_all_of_combines_the_rejections_of_its_parts() -> None:
     both = AllOf(SlidingWindowLog("10/s"), WaitUntil(1, 5, 10), WaitUntil(1, 6, 10))
     assert both.max_wait == pytest.approx(5)
-    assert cost_of_reject(both, both.start(), 0.0, 2) == 2
-    assert cost_of_reject(both, both.start(), 0.0, 20) == 10  # nobody is ahead
-    assert cost_of_reject(both, both.start(), 0.0, 20, ahead=4) == 6
+    assert cost_of_reject(both, both.start(), 0.0, 2, 0.0) == 2
+    assert cost_of_reject(both, both.start(), 0.0, 20, 0.0) == 10  # nobody is ahead
+    assert cost_of_reject(both, both.start(), 0.0, 20, 4.0) == 6
     one = AllOf(SlidingWindowLog("10/s"))
     assert one.max_wait == math.inf
-    assert cost_of_reject(one, one.start(), 0.0, 2) == 0.0
+    assert cost_of_reject(one, one.start(), 0.0, 2, 0.0) == 0.0
 
 
 class Classic:

@@ -114,7 +114,7 @@ def test_core_alone_is_asked_each_time() -> None:
     assert delay_behind(algorithm, state, 1.5, 1, 0) == 0.5
     assert delay_behind(algorithm, state, 1.5, 1, 1) == math.inf
     assert max_wait(algorithm) == math.inf
-    assert cost_of_reject(algorithm, state, 1.5, 1) == 0.0
+    assert cost_of_reject(algorithm, state, 1.5, 1, 0.0) == 0.0
     refund(algorithm, state, 1.5, 1, 1.0)
     assert [used(algorithm, state, later) for later in (1.5, 2.0)] == [1.0, 0.0]
 

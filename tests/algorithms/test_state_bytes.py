@@ -37,7 +37,7 @@ def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]
         *(delay_behind(algorithm, state, now, 1, ahead) for ahead in (0, 1, 5, 99)),
         algorithm.remaining(state, now),
         algorithm.reset_after(state, now),
-        cost_of_reject(algorithm, state, now, 1),
+        cost_of_reject(algorithm, state, now, 1, 0.0),
     ]
 
 
