@@ -123,13 +123,13 @@ def test_core_alone_cannot_be_dumped() -> None:
     algorithm = OneAtATime()
     both = AllOf(Unlimited(), algorithm)
     message = r"OneAtATime\(\) has no dump\(state\) and load\(data\)"
-    for call in (
-        lambda: dump(algorithm, algorithm.start()),
-        lambda: load(algorithm, b""),
-        lambda: dump(both, both.start()),
+    for call, of, argument in (
+        (dump, algorithm, algorithm.start()),
+        (load, algorithm, b""),
+        (dump, both, both.start()),
     ):
         with pytest.raises(TypeError, match=message):
-            call()
+            call(of, argument)
 
 
 class Strict(SlidingWindowLog):
