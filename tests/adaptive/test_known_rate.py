@@ -27,16 +27,21 @@ SERVERS = {
 
 
 def crawl(limiter: RateLimiter, server: Server, **options: Any) -> Record:
-    return seen_by(server, lambda: limiter, **{"workers": 24} | options)
+    return seen_by(server, lambda: limiter, workers=24, **options)
 
 
-def seen_by(server: Server, client: Callable[[], RateLimiter], **options: Any) -> Record:
+def seen_by(
+    server: Server,
+    client: Callable[[], RateLimiter],
+    *,
+    latency: float = 0.01,
+    jitter: float = 0.005,
+    **options: Any,
+) -> Record:
     """Return what a simulated server sees."""
-    found = simulate(client, server, **{"latency": 0.01, "jitter": 0.005} | options)
-    admitted, throttled = (
-        [it.at for it in found.arrivals if it.throttled is b] for b in (False, True)
-    )
-    return Record(admitted, throttled)
+    arrivals = simulate(client, server, latency=latency, jitter=jitter, **options).arrivals
+    admitted = [it.at for it in arrivals if not it.throttled]
+    return Record(admitted, [it.at for it in arrivals if it.throttled])
 
 
 @pytest.mark.parametrize("factor", [1.3, 2.0, 5.0])
