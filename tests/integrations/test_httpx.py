@@ -79,17 +79,6 @@ async def test_abandoned_stream_in_a_cycle_returns_its_slot(
             assert (await at.send()).body == b"body"
 
 
-@transports
-async def test_stream_left_early_returns_its_slot(integration: Integration) -> None:
-    async with integration.serve(endless, answer()) as at:
-        response = (await at.open()).raw
-        async for _ in response.aiter_raw():
-            break
-        async with asyncio.timeout(10):
-            assert (await at.send()).body == b"body"
-        await response.aclose()
-
-
 async def some_body() -> AsyncIterator[bytes]:
     yield b"body"
 

@@ -21,6 +21,7 @@ from aiohttp import FormData, web
 from aiothrottle import CostTooHigh, KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle._http.terms import Settlement
 from aiothrottle.hooks import Request, Response, WholeBody
+from aiothrottle.retry import Retry
 from tests.integrations.clients import (
     ONCE,
     SESSION,
@@ -288,7 +289,7 @@ async def test_discarded_body_ends_before_the_retry(integration: Integration) ->
 # ---- errors --------------------------------------------------------------------------------------
 
 
-def has_no_price(_: Response) -> float:
+def has_no_price(_: object) -> float:
     raise LookupError("no such price")
 
 
@@ -320,24 +321,26 @@ async def test_wrong_settle_closes_the_response(integration: Integration, handle
             assert await left(at) == 100 - number
 
 
-@pair
-async def test_429_is_reported_although_settle_raises(integration: Integration) -> None:
-    async with serve(integration, has_no_price, answer(429)) as at:
+RAISING: dict[str, dict[str, Any]] = {
+    "settle": {"settle": has_no_price},
+    "should_retry": {"retry": Retry(backoff=0.001, pause_jitter=0, should_retry=has_no_price)},
+}
+
+
+@pytest.mark.parametrize("options", RAISING.values(), ids=RAISING)
+@every()
+async def test_429_is_reported_although_a_hook_raises(
+    integration: Integration, options: dict[str, Any]
+) -> None:
+    async with integration.serve(answer(429), **options) as at:
         sends: list[Any] = [at.client.raw.get]
-        if integration is SESSION:
+        if integration is SESSION and "settle" in options:  # the other is no hook of a handshake
             sends.append(at.client.raw.ws_connect)
         for number, send in enumerate(sends, 1):
             with pytest.raises(LookupError, match="no such price"):
                 await send(str(at.url))
             statistics = at.limiter.statistics()
             assert (statistics.throttled, statistics.pauses, at.held) == (number, number, 0)
-
-
-async def test_429_of_a_handshake_is_reported_although_settle_raises() -> None:
-    async with serve(SESSION, has_no_price, answer(429)) as at:
-        with pytest.raises(LookupError, match="no such price"):
-            await at.client.raw.ws_connect(at.url)
-        assert (at.limiter.statistics().throttled, at.held) == (1, 0)
 
 
 class Failing(Reader):

@@ -293,17 +293,6 @@ async def test_raising_should_retry_returns_slot_and_connection(integration: Int
         assert await at.send() == (200, b"body")
 
 
-@every()
-async def test_429_is_reported_although_should_retry_raises(integration: Integration) -> None:
-    def judge(response: object) -> None:
-        raise LookupError(response)
-
-    async with integration.serve(answer(429), **retry(should_retry=judge)) as at:
-        with pytest.raises(LookupError):
-            await at.send()
-        assert (at.limiter.statistics().throttled, at.limiter.statistics().pauses) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("handler", "status"),
     [(answer(503, Retry_After="7"), 503), (hang_up, None)],

@@ -187,20 +187,6 @@ async def test_raise_for_status_hides_no_body(integration: Integration) -> None:
         assert at.limiter.statistics().throttled == 1
 
 
-async def test_function_as_raise_for_status_of_a_given_session() -> None:
-    seen: list[int] = []
-
-    async def check(response: ClientResponse) -> None:
-        seen.append(response.status)
-
-    limiter = RateLimiter()
-    async with MisbehavingServer() as server, ClientSession(raise_for_status=check) as given:
-        session = ThrottledSession(limiter, session=given, retry=QUICK)
-        async with session.get(server.url / "throttled-once") as response:
-            assert response.status == 200
-    assert (seen, limiter.statistics().throttled) == ([200], 1)
-
-
 @sessions
 async def test_proxy_that_throttles_is_asked_again(integration: Integration) -> None:
     async with integration.misbehave() as (server, at):

@@ -298,13 +298,6 @@ def test_buckets_and_registry_must_be_valid(prometheus: Prometheus) -> None:
     assert generate_latest(registry) == generate_latest(prometheus.registry)
 
 
-def test_bound_of_infinity_makes_no_second_bucket(prometheus: Prometheus) -> None:
-    registry = CollectorRegistry()
-    PrometheusMetrics(registry, buckets=(0.1, 1.0, math.inf)).watch(RateLimiter(1), "api")
-    prometheus.metrics.watch(RateLimiter(1), "api")
-    assert generate_latest(registry) == generate_latest(prometheus.registry)
-
-
 # ---- other programs ----------------------------------------------------------------------------
 
 
