@@ -24,7 +24,7 @@ from tests.support.reading import NOW
 from tests.support.reporting_servers import (
     LIMIT,
     REPORTING,
-    Answer,
+    Bucket,
     Log,
     Nest,
     Report,
@@ -32,6 +32,7 @@ from tests.support.reporting_servers import (
     Windows,
     envoy,
     express_legacy,
+    fields,
     gcra,
 )
 from tests.support.virtually import now, virtual, visit
@@ -155,11 +156,7 @@ async def test_answers_count_more_than_a_reset_that_misleads(name: str, known: s
     assert load.used(10.0, 60.0, rate) >= 0.9
 
 
-def of_30(remaining: int, reset: object) -> dict[str, str]:
-    fields = {"Limit": 30, "Remaining": remaining, "Reset": reset}
-    return {f"RateLimit-{name}": str(it) for name, it in fields.items()}
-
-
+of_30 = partial(fields, "RateLimit-", 30)
 IN_SECONDS: dict[str, Report] = {
     "whole": lambda now, at, left: of_30(left, math.ceil(at - now)),
     "exact": lambda now, at, left: of_30(left, f"{at - now:.3f}"),
@@ -268,8 +265,7 @@ async def test_quota_is_spread_once_others_left_nothing_of_it(left: int, *, spre
     limiter = RateLimiter(concurrency_limit=SLOTS)
     for status, remaining in ((200, 9), (429, left), (200, 18)):
         async with limiter.throttle() as permit:
-            fields = {"Limit": "20", "Remaining": str(remaining), "Reset": "1"}
-            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
+            permit.report(status, fields("RateLimit-", 20, remaining, 1))
     waits = list[float]()
     for _ in range(4):
         async with limiter.throttle() as permit:
@@ -285,40 +281,11 @@ async def test_client_ahead_of_others_learns_a_rate_without_a_second_429() -> No
     for status in (*[200] * 20, 429, *[200] * 11):
         async with limiter.throttle() as permit:
             await asyncio.sleep(0.12)
-            fields = {"Limit": "20", "Remaining": str(next(remaining)), "Reset": "1"}
-            permit.report(status, {f"RateLimit-{name}": it for name, it in fields.items()})
+            permit.report(status, fields("RateLimit-", 20, next(remaining), 1))
     assert limiter.statistics().rate_limit == 5.0  # a quarter of 20/s
 
 
 # ---- servers with a token bucket -----------------------------------------------------------------
-
-
-class Refilled:
-    """A server with tokens that trickle in, at `rate` a second up to `most`.
-
-    Args:
-        headers: Returns what an answer reports, by its status and the tokens that are left.
-    """
-
-    def __init__(
-        self,
-        most: float,
-        rate: float,
-        headers: Callable[[int, float], dict[str, str]],
-        *,
-        cost: float = 1.0,
-        status: int = 429,
-    ) -> None:
-        self._most, self._rate, self._cost = most, rate, cost
-        self._headers, self._status = headers, status
-        self._left, self._at = most, EPOCH
-
-    def answer(self, now: float) -> Answer:
-        self._left = min(self._most, self._left + self._rate * (now - self._at))
-        self._at = now
-        status = 200 if self._left >= self._cost else self._status
-        self._left -= self._cost if status == 200 else 0.0
-        return status, self._headers(status, self._left)
 
 
 TOKENS, MINUTES, CALL = 30_000, 6, 400
@@ -327,7 +294,7 @@ TOKENS, MINUTES, CALL = 30_000, 6, 400
 @virtual
 async def test_report_is_followed_however_late() -> None:
     limiter = RateLimiter("server", concurrency_limit=SLOTS)
-    await Load(Refilled(math.inf, 0.0, nothing)).run(limiter, 2.0)
+    await Load(Bucket(math.inf, 0.0, nothing)).run(limiter, 2.0)
     load = Load(REPORTING["express, draft 6"]())
     await load.run(limiter, 10.0)
     assert load.used(4.0, 12.0) >= 0.97
@@ -347,7 +314,7 @@ async def test_refilled_quota_is_used_whole(others: float, latency: float) -> No
             "x-ratelimit-reset-tokens": f"{(TOKENS - left) / rate:.3f}s",
         }
 
-    server = Refilled(TOKENS, rate * (1 - others), headers, cost=CALL)
+    server = Bucket(TOKENS, rate * (1 - others), headers, cost=CALL)
     load = Load(server, latency=(0.0, latency))
     await load.run(
         RateLimiter({"tokens": f"{TOKENS}/min"}, algorithm=TokenBucket, guard=0.0),
@@ -378,7 +345,7 @@ def nothing(*_: float) -> dict[str, str]:
 async def test_gateway_with_a_bucket_uses_up_no_attempts(
     status: int, reports: bool, burst: int, rate: str | None
 ) -> None:
-    load = Load(Refilled(burst, 20, wait_of if reports else nothing, status=status))
+    load = Load(Bucket(burst, 20, wait_of if reports else nothing, status=status))
     await load.run(RateLimiter(rate, concurrency_limit=SLOTS), 20, retry=Retry())
     assert set(load.finals) == {200}
     assert len(load.admitted) >= (0.4 if reports else 0.95) * 20 * 20
@@ -395,8 +362,8 @@ def test_profiles_of_model_servers_are_refilled(host: str) -> None:
 @virtual
 async def test_following_limiter_keeps_to_a_refilled_quota() -> None:
     def headers(remaining: int, reset: str) -> dict[str, str]:
-        values = {"limit": "500", "remaining": f"{remaining}", "reset": reset}
-        return {f"x-ratelimit-{name}-requests": value for name, value in values.items()}
+        values = fields("x-ratelimit-", 500, remaining, reset)
+        return {f"{name}-requests": value for name, value in values.items()}
 
     full, limiter = RateLimiter("server"), RateLimiter("server", concurrency_limit=5)
     for each, reported in ((full, headers(499, "0s")), (limiter, headers(0, "60.0s"))):

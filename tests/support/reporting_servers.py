@@ -64,7 +64,7 @@ def _rounded_up(now: float, resets_at: float) -> str:
     return str(_wait(now, resets_at))
 
 
-def _fields(prefix: str, limit: int, remaining: int, reset: object) -> dict[str, str]:
+def fields(prefix: str, limit: int, remaining: int, reset: object) -> dict[str, str]:
     values = {"Limit": limit, "Remaining": remaining, "Reset": reset}
     return {f"{prefix}{name}": str(value) for name, value in values.items()}
 
@@ -72,7 +72,7 @@ def _fields(prefix: str, limit: int, remaining: int, reset: object) -> dict[str,
 def express_legacy(limit: int = LIMIT, period: float = PERIOD) -> Server:
     """express-rate-limit 8, `legacyHeaders`: epoch seconds, rounded up."""
     return Windows(
-        lambda _, at, left: _fields("X-RateLimit-", limit, left, math.ceil(at)),
+        lambda _, at, left: fields("X-RateLimit-", limit, left, math.ceil(at)),
         _rounded_up,
         limit=limit,
         period=period,
@@ -84,7 +84,7 @@ def express_draft_6() -> Server:
     return Windows(
         lambda now, at, left: {
             "RateLimit-Policy": f"{LIMIT};w=1",
-            **_fields("RateLimit-", LIMIT, left, _wait(now, at)),
+            **fields("RateLimit-", LIMIT, left, _wait(now, at)),
         },
         _rounded_up,
     )
@@ -93,7 +93,7 @@ def express_draft_6() -> Server:
 def koa() -> Server:
     """koa-ratelimit 6, memory: an exact epoch; the wait of a 429 is cut, so it is mostly 0."""
     return Windows(
-        lambda _, at, left: _fields("X-RateLimit-", LIMIT, left, f"{at:.6f}"),
+        lambda _, at, left: fields("X-RateLimit-", LIMIT, left, f"{at:.6f}"),
         lambda now, at: str(int(at - now)),
     )
 
@@ -102,7 +102,7 @@ def of_limits(reset: Callable[[float], float], renewed: float = 0.0) -> Server:
     """Servers on the package limits: a reset a second too late; Retry-After with a 200."""
     return Windows(
         lambda now, at, left: {
-            **_fields("X-RateLimit-", LIMIT, left, reset(at)),
+            **fields("X-RateLimit-", LIMIT, left, reset(at)),
             "Retry-After": str(int(reset(at) - now)),
         },
         lambda now, at: str(int(reset(at) - now)),
@@ -115,7 +115,7 @@ def rate_limiter_flexible() -> Server:
     return Windows(
         lambda now, at, left: {
             "Retry-After": f"{at - now:.3f}",
-            **_fields("X-RateLimit-", LIMIT, left, math.ceil(at)),
+            **fields("X-RateLimit-", LIMIT, left, math.ceil(at)),
         },
         lambda now, at: f"{at - now:.3f}",
     )
@@ -166,7 +166,7 @@ class _Throttler:
 
     def fields(self, now: float) -> dict[str, str]:
         reset = math.ceil(self._expires_at - now)
-        return _fields("X-RateLimit-", self.limit, self.limit - len(self._hits), reset)
+        return fields("X-RateLimit-", self.limit, self.limit - len(self._hits), reset)
 
 
 class Litestar:
@@ -185,7 +185,7 @@ class Litestar:
         reset = self._resets_at - second
         headers = {
             "RateLimit-Policy": f"{LIMIT}; w=1",
-            **_fields("RateLimit-", LIMIT, LIMIT - self._count, reset),
+            **fields("RateLimit-", LIMIT, LIMIT - self._count, reset),
         }
         return (200 if admitted else 429), _date(now, _LATE) | headers
 
@@ -202,37 +202,49 @@ class Quart:
         if wait <= 0.0:
             self._full_at = max(self._full_at, now) + each
         used = max(0.0, self._full_at - now)
-        headers = _fields("RateLimit-", LIMIT, int((PERIOD - used) / each + 1e-9), math.ceil(used))
+        headers = fields("RateLimit-", LIMIT, int((PERIOD - used) / each + 1e-9), math.ceil(used))
         if wait <= 0.0:
             return 200, _date(now, _LATE) | headers
         return 429, _date(now, _LATE) | headers | {"Retry-After": str(math.ceil(wait))}
 
 
 class Bucket:
-    """A token bucket, or a GCRA; `reset` is what it reports, by the tokens and the rate."""
+    """A token bucket; `report` returns headers by the status of an answer and the tokens left."""
 
-    def __init__(self, size: int, rate: float, reset: Callable[[float, float], object]) -> None:
-        self._size, self._rate, self._reset = size, rate, reset
-        self._tokens, self._at = float(size), -math.inf
+    def __init__(
+        self,
+        size: float,
+        rate: float,
+        report: Callable[[int, float], dict[str, str]],
+        *,
+        cost: float = 1.0,
+        status: int = 429,
+    ) -> None:
+        self._size, self._rate, self._report = size, rate, report
+        self._cost, self._status = cost, status
+        self._tokens, self._at = size, -math.inf
 
     def answer(self, now: float) -> Answer:
         elapsed, self._at = min(now - self._at, 1e6), now
         self._tokens = min(self._size, self._tokens + elapsed * self._rate)
-        admitted = self._tokens >= 1.0
-        self._tokens -= admitted
-        reset = self._reset(self._tokens, self._rate)
-        headers = _fields("x-ratelimit-", self._size, int(self._tokens), reset)
-        return (200 if admitted else 429), _date(now) | headers
+        status = 200 if self._tokens >= self._cost else self._status
+        self._tokens -= self._cost if status == 200 else 0.0
+        return status, _date(now) | self._report(status, self._tokens)
+
+
+def of_bucket(size: int, rate: float, reset: Callable[[float], int]) -> Server:
+    """A bucket that reports whole tokens, and a reset by the tokens that are left."""
+    return Bucket(size, rate, lambda _, left: fields("x-ratelimit-", size, int(left), reset(left)))
 
 
 def envoy(size: int, rate: float) -> Server:
     """Envoy 1.3x, `local_ratelimit`: the reset is that of the next token, rounded up."""
-    return Bucket(size, rate, lambda tokens, _: int(tokens < 1.0))
+    return of_bucket(size, rate, lambda left: int(left < 1.0))
 
 
 def gcra(size: int, rate: float) -> Server:
     """A bucket whose reset is when it is full, rounded up to whole seconds."""
-    return Bucket(size, rate, lambda tokens, rate: math.ceil((size - tokens) / rate))
+    return of_bucket(size, rate, lambda left: math.ceil((size - left) / rate))
 
 
 class Log:
