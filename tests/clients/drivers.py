@@ -1,6 +1,9 @@
 """The recipes of docs/servers/works-with*.md, each in front of a fake of its server."""
 
+import hashlib
+import hmac
 import json
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
@@ -76,6 +79,43 @@ async def aiohttp_client_cache(_: pytest.MonkeyPatch) -> Opened:
                 assert await response.text() == f"body of /{number}"
 
         yield Recipe(api, names, names["limiter"], get)
+
+
+class Binance:
+    """The API, which checks signatures. Its clock, in milliseconds, is set by hand."""
+
+    VALID_FOR = 2000
+    now = 1_700_000_000_000
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/account"):
+            signed, _, signature = request.query_string.rpartition("&signature=")
+            expected = hmac.new(b"SECRET", signed.encode(), hashlib.sha256).hexdigest()
+            assert signature == expected
+            if self.now - int(request.query["timestamp"]) > self.VALID_FOR:
+                error = {"code": -1021, "msg": "Timestamp is outside of the recvWindow."}
+                return web.json_response(error, status=400)
+        return web.json_response({"balances": []})
+
+
+@driver
+async def ccxt(_: pytest.MonkeyPatch) -> Opened:
+    package: Any = pytest.importorskip("ccxt.async_support")
+    fake, names = Binance(), await run_recipe("ccxt")
+    api, exchange = (
+        API(fake.answer, {"code": -1003, "msg": "Too many requests."}),
+        names["exchange"],
+    )
+    async with api.server:
+        exchange.urls["api"] = dict.fromkeys(exchange.urls["api"], api.url)
+        exchange.milliseconds = lambda: fake.now
+        exchange.timeout_on_exit = 0
+        weighs_one: Call = lambda _: exchange.public_get_depth({"limit": 100})  # noqa: E731
+        try:
+            names["fake"] = fake
+            yield Recipe(api, names, names["limiter"], weighs_one, package.DDoSProtection)
+        finally:
+            await exchange.close()
 
 
 @driver
@@ -204,8 +244,7 @@ async def huggingface_hub(_: pytest.MonkeyPatch) -> Opened:
         if not (await request.json()).get("stream"):
             head = {"id": "1", "created": 1, "model": "small", "object": "chat.completion"}
             return web.json_response({**head, "choices": [{"index": 0, "message": says}]})
-        event = f"data: {json.dumps({'choices': [{'index': 0, 'delta': says}]})}\n\n"
-        return web.Response(text=event * 3 + "data: [DONE]\n\n", content_type="text/event-stream")
+        return event_stream(*[{"choices": [{"index": 0, "delta": says}]}] * 3)
 
     names, api = await run_recipe("huggingface_hub"), API(answer)
     await names["client"].close()
@@ -222,6 +261,71 @@ async def huggingface_hub(_: pytest.MonkeyPatch) -> Opened:
                 yield Recipe(api, names, names["limiter"], ask)
     finally:
         package.set_async_client_factory(http.default_async_client_factory)
+
+
+def event_stream(*documents: object) -> web.Response:
+    """Return the events of a streamed answer of OpenAI."""
+    events = "".join(f"data: {json.dumps(document)}\n\n" for document in documents)
+    return web.Response(text=events + "data: [DONE]\n\n", content_type="text/event-stream")
+
+
+async def answer_litellm(request: web.Request) -> web.StreamResponse:
+    """Answer as OpenAI or Anthropic does."""
+    said = {"role": "assistant", "content": "Hi."}
+    if not request.path.endswith("/chat/completions"):
+        message = {"id": "1", "type": "message", "role": "assistant", "stop_reason": "end_turn"}
+        usage = {"input_tokens": 5, "output_tokens": 2}
+        content = [{"type": "text", "text": "Hi."}]
+        return web.json_response({**message, "model": "claude", "content": content, "usage": usage})
+    head = {"id": "1", "object": "chat.completion", "created": 1, "model": "gpt-4o"}
+    if not (await request.json()).get("stream"):
+        usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+        choice = {"index": 0, "finish_reason": "stop", "message": said}
+        return web.json_response({**head, "choices": [choice], "usage": usage})
+    says = {"index": 0, "delta": {"role": "assistant", "content": "H"}}
+    ends = {"index": 0, "delta": {"content": "i."}, "finish_reason": "stop"}
+    head["object"] = "chat.completion.chunk"
+    return event_stream(*({**head, "choices": [choice]} for choice in (says, ends)))
+
+
+async def litellm_of(model: str, patch: pytest.MonkeyPatch) -> Opened:
+    """Open the recipe of litellm for a model; `names` has `ask`, whose answer may be a stream."""
+    # Else it would fetch a list of prices.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    litellm: Any = pytest.importorskip("litellm")
+    error = {"error": {"type": "rate_limit_error", "message": "too many"}}
+    api = API(answer_litellm, error)
+    patch.setattr(litellm, "aclient_session", None)
+    async with api.server:
+        for name in ("OPENAI", "ANTHROPIC"):
+            patch.setenv(f"{name}_API_BASE", f"{api.url}/")
+            patch.setenv(f"{name}_API_KEY", "KEY")
+        names = await run_recipe("litellm")
+
+        async def ask(**options: Any) -> Any:
+            if not model.startswith("openai/"):
+                options["client"] = names["client"]
+            return await litellm.acompletion(model, [{"role": "user", "content": "Hi?"}], **options)
+
+        async def call(_: int) -> None:
+            answer = await ask(max_retries=names.get("max_retries"))
+            assert answer.choices[0].message.content == "Hi."
+
+        names["ask"] = ask
+        limiter = names["limiters"][api.url.removeprefix("http://")]
+        async with names["session"]:
+            yield Recipe(api, names, limiter, call, litellm.RateLimitError)
+        litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+@driver
+def litellm_openai(patch: pytest.MonkeyPatch) -> Opened:
+    return litellm_of("openai/gpt-4o", patch)
+
+
+@driver
+def litellm_anthropic(patch: pytest.MonkeyPatch) -> Opened:
+    return litellm_of("anthropic/claude-sonnet-4-5", patch)
 
 
 def s3_files(names: dict[str, Any], url: object, **options: Any) -> Any:

@@ -22,8 +22,12 @@ from tests.clients.checks import (
 from tests.clients.drivers import DRIVERS, s3_files
 from tests.clients.s3 import slow_down
 from tests.integrations.clients import Clock
+from tests.support.servers import dead_port
 from tests.support.serving import never, serving, until
 from tests.support.virtually import counts
+
+# Of pydantic, about the models of litellm.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic")
 
 
 @pytest.fixture
@@ -40,12 +44,13 @@ def of(*names: str) -> Callable[..., Any]:
     return pytest.mark.parametrize("recipe", names, indirect=True)
 
 
-THROTTLED = ["aiohttp_client_cache", "fsspec", "gidgethub", "google_genai", "gql"]
+LITELLM = ["litellm_openai", "litellm_anthropic"]
+THROTTLED = ["aiohttp_client_cache", "fsspec", "gidgethub", "google_genai", "gql", *LITELLM]
 CHECKS: dict[Callable[[Recipe], Awaitable[None]], list[str]] = {
     check_limit: [*DRIVERS],
     check_throttled_call: [*THROTTLED, "huggingface_hub", "discord", "slack_sdk"],
-    check_long_pause: ["gidgethub", "google_genai", "slack_sdk"],
-    check_lost_connection: ["slack_sdk"],
+    check_long_pause: ["ccxt", "gidgethub", "google_genai", "slack_sdk", *LITELLM],
+    check_lost_connection: ["slack_sdk", "litellm_openai"],
 }
 
 
@@ -57,6 +62,8 @@ CHECKS: dict[Callable[[Recipe], Awaitable[None]], list[str]] = {
 async def test_recipe_keeps_limit_and_pauses(
     recipe: Recipe, check: Callable[[Recipe], Awaitable[None]]
 ) -> None:
+    if check is check_long_pause:
+        recipe.names["max_retries"] = 0  # of litellm
     await check(recipe)
 
 
@@ -109,6 +116,31 @@ async def test_hits_are_free_and_a_throttled_response_is_no_hit(recipe: Recipe) 
     assert recipe.api.server.audit.sent == recipe.limiter.statistics().granted == 2
 
 
+# ---- ccxt: the weight of a call is its cost ------------------------------------------------------
+
+
+@of("ccxt")
+async def test_weight_of_the_call_is_its_cost(recipe: Recipe) -> None:
+    limiter, exchange = recipe.limiter, recipe.names["exchange"]
+    await exchange.public_get_ping()
+    assert (await limiter.peek()).remaining == pytest.approx(1199.8)
+    await exchange.private_get_account()
+    assert (await limiter.peek()).remaining == pytest.approx(1195.8)
+
+
+@of("ccxt")
+async def test_signature_is_fresh_after_a_long_queue(recipe: Recipe) -> None:
+    """After five times as long as it is valid."""
+    fake = recipe.names["fake"]
+    recipe.limiter.update(rate_limit="10/h")
+    await recipe.limiter.record(10)
+    call = asyncio.ensure_future(recipe.names["exchange"].private_get_account())
+    await until(lambda: counts(recipe.limiter)[1] == 1)
+    fake.now += 5 * fake.VALID_FOR
+    recipe.limiter.update(rate_limit=None)
+    assert await call == {"balances": []}
+
+
 # ---- elasticsearch -------------------------------------------------------------------------------
 
 
@@ -157,6 +189,24 @@ async def test_stream_holds_its_slot_to_the_end(recipe: Recipe) -> None:
     text = [getattr(it, "text", None) or it.choices[0].delta.content for it in found]
     assert text == expected
     await until(lambda: counts(recipe.limiter) == (0, 0))
+
+
+@of("litellm_openai")
+async def test_stream_of_litellm_is_whole_and_returns_its_slot(recipe: Recipe) -> None:
+    stream = await recipe.names["ask"](stream=True)
+    assert [part.choices[0].delta.content async for part in stream] == ["H", "i.", None]
+    assert counts(recipe.limiter) == (0, 0)
+
+
+@of("litellm_anthropic")
+async def test_failed_connection_leaves_the_session_open(recipe: Recipe) -> None:
+    litellm: Any = pytest.importorskip("litellm")
+    # litellm repeats the call with a client of its own, which it closes.
+    with dead_port() as port, pytest.raises(litellm.InternalServerError):
+        await recipe.names["ask"](api_base=f"http://127.0.0.1:{port}")
+    assert recipe.api.server.audit.sent == 0
+    await recipe.call(1)
+    assert recipe.limiter.statistics().granted == 1
 
 
 # ---- file systems --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ REMEDIES = {
     "an older aiohttp": "run with aiohttp 3.14 or newer",
     "sys.monitoring": "run on Python 3.12 or newer",
     "matplotlib": "`uv sync`",
-    "litellm": "`uv run --group litellm pytest tests/clients/test_litellm.py`",
+    "litellm": "`uv run --group litellm pytest tests/clients -k litellm`",
     r"could not import|is not installed": f"`{CLIENTS}`",
     "redis-py": "run with redis 6 or newer",
     r"since 3\.14\.4": "run with aiohttp 3.14.4 or newer",
