@@ -91,8 +91,6 @@ class API:
 
 
 class Recipe(NamedTuple):
-    """A recipe that was run, in front of its server."""
-
     api: API
     names: dict[str, Any]
     limiter: RateLimiter

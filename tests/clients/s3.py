@@ -15,7 +15,6 @@ CREDENTIALS: dict[str, Any] = {
 
 
 async def s3(request: web.Request) -> web.Response:
-    """Answer any request for a bucket or an object."""
     body = f"object {request.path}".encode()
     if request.path == "/":
         return xml("<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>")
@@ -33,7 +32,6 @@ def xml(text: str, status: int = 200) -> web.Response:
 
 
 def slow_down(times: int, answer: Handler = s3) -> Handler:
-    """Return a handler that throttles so many requests, and then answers."""
     remaining = times
 
     async def handler(request: web.Request) -> web.StreamResponse:

@@ -44,7 +44,6 @@ async def read(client: Any, key: str = "key") -> bytes:
 
 
 def pauses(limiter: RateLimiter) -> list[Event]:
-    """Return a list to which each pause of the limiter is appended."""
     found: list[Event] = []
     limiter.observe(lambda event: found.append(event) if isinstance(event, Paused) else None)
     return found

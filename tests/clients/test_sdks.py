@@ -62,7 +62,6 @@ ANTHROPIC = SDK(
 
 
 async def left(limiter: RateLimiter) -> dict[str, float]:
-    """Return the tokens that remain."""
     resources = (await limiter.peek()).resources
     return {name: each.remaining for name, each in resources.items() if name != "requests"}
 

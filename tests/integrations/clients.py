@@ -40,8 +40,6 @@ TIMEOUTS = (TimeoutError, httpx.TimeoutException, httpx2.TimeoutException)
 
 
 class Feature(Flag):
-    """What some integrations do and others do not."""
-
     #: Waits for the limiter outside of the client's timeouts.
     UNTIMED_WAIT = auto()
     #: Lets one request override its key, cost, priority and timeout.
@@ -56,7 +54,6 @@ class Reply(NamedTuple):
 
 
 def always(value: object) -> Callable[[object], Any]:
-    """Make a hook that returns the value."""
     return lambda _: value
 
 
@@ -71,7 +68,6 @@ async def collected(chunks: AsyncIterator[bytes]) -> bytes:
 
 
 async def body_of(response: Any) -> bytes:
-    """Read a response of any library."""
     body: bytes = await (response.aread() if hasattr(response, "aread") else response.read())
     return body
 
@@ -139,7 +135,6 @@ class Client:
         return Stream(await self.raw.request(method, str(url), **options))
 
     async def send(self, url: URL | str, method: str = "GET", **options: Any) -> Reply:
-        """Send a request and read its response."""
         async with await self.open(url, method, **options) as stream:
             return Reply(stream.status, await stream.read())
 
@@ -180,7 +175,6 @@ class Scene:
 
     @property
     def held(self) -> int:
-        """How many slots are held."""
         return counts(self.limiter)[0]
 
     @property
@@ -238,8 +232,6 @@ def _transport(library: Any, module: Any) -> _Start:
 
 @dataclass(frozen=True)
 class Integration:
-    """An integration, and how its client is started."""
-
     name: str
     start: _Start
     lacks: Feature
@@ -290,7 +282,6 @@ class Integration:
     async def misbehave(
         self, limiter: AnyLimiter | None = None, **options: Any
     ) -> AsyncGenerator[tuple[MisbehavingServer, Scene]]:
-        """Start a `MisbehavingServer` and a client."""
         async with (
             MisbehavingServer() as server,
             self.scene(server.url, [], limiter, **options) as scene,
@@ -300,7 +291,6 @@ class Integration:
     def mock(
         self, respond: Callable[[Any], Any], **options: Any
     ) -> AbstractAsyncContextManager[Scene]:
-        """Start a client of a transport whose responses are made by a function."""
         mock = self.library.MockTransport(respond)
         return self.scene(URL("http://host/"), [], transport=mock, **options)
 
@@ -379,8 +369,6 @@ class Reader:
 
 
 class Readers(list[Reader]):
-    """A `settle` that has a reader for each response."""
-
     def __call__(self, _: Response) -> Reader:
         self.append(Reader())
         return self[-1]

@@ -36,6 +36,5 @@ class Script(httpx.AsyncBaseTransport):
     def client(
         self, limiter: RateLimiter | KeyedRateLimiter | None = None, **options: Any
     ) -> httpx.AsyncClient:
-        """Make a client that sends by the script, by default with a limiter of one slot."""
         limiter = RateLimiter(concurrency_limit=1) if limiter is None else limiter
         return httpx.AsyncClient(transport=ThrottledTransport(limiter, transport=self, **options))

@@ -341,8 +341,6 @@ async def test_large_body_is_repeated_whole(start: Start, files: Files, upload: 
 
 
 class SlowFile(io.FileIO):
-    """Its first reading takes until `go`."""
-
     reads = 0
 
     def __init__(self, path: Path) -> None:

@@ -71,8 +71,6 @@ async def test_upload_that_is_not_read_holds_no_slot(integration: Integration, p
 
 
 class Back(Enum):
-    """When the slot has to be back."""
-
     END = "at the end of the response, though it is still there"
     LATE = "when the response is dropped"
     NEVER = "never by aiohttp, so after max_hold"

@@ -40,7 +40,6 @@ HEADERS = {"express-rate-limit legacy": "X-RateLimit-Remaining", "slowapi": "X-R
 def server(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Server":
-    """A server of the benchmark, by its name, installed."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
     from real_servers.command import SERVERS
     from real_servers.install import InstallError

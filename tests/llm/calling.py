@@ -6,7 +6,6 @@ from typing import Any
 
 
 def prompt_of(number: int) -> list[dict[str, Any]]:
-    """Return messages whose length differs from call to call."""
     return [
         {"role": "system", "content": "Answer as briefly as the question allows."},
         {"role": "user", "content": f"Question {number}. " + "and another word " * (number % 40)},

@@ -148,7 +148,6 @@ class FakeAPI:
         return Answer(status, self.headers() | headers, in_parts([json.dumps(error).encode()]))
 
     def headers(self) -> dict[str, str]:
-        """Return the headers about the limits."""
         found = {"Content-Type": "application/json"}
         for name, bucket in self.buckets.items():
             for what, value in (
@@ -166,7 +165,6 @@ class FakeAPI:
     # ---- what differs ----------------------------------------------------------------------------
 
     def bound(self, asked: Json) -> int:
-        """Return the tokens that the output may have."""
         raise NotImplementedError
 
     def use(self, asked: Json, output: int) -> tuple[Tokens, Tokens]:
@@ -174,15 +172,12 @@ class FakeAPI:
         raise NotImplementedError
 
     def document(self, path: str, asked: Json, output: int) -> Json:
-        """Return the body of a plain response."""
         raise NotImplementedError
 
     def events(self, path: str, asked: Json, output: int) -> Iterator[bytes]:
-        """Return the events of a streamed response."""
         raise NotImplementedError
 
     def reset(self, seconds: float) -> str:
-        """Return the value of a header about when a limit is unused."""
         raise NotImplementedError
 
     # ---- its two faces ---------------------------------------------------------------------------
@@ -266,7 +261,6 @@ class FakeOpenAI(FakeAPI):
         yield b"data: [DONE]\n\n"
 
     def reset(self, seconds: float) -> str:
-        """Return a duration as OpenAI writes it: 120ms, 1.5s, 6m0s."""
         if seconds < 1:
             return f"{math.ceil(seconds * 1000)}ms"
         minutes, rest = divmod(seconds, 60)

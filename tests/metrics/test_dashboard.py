@@ -150,8 +150,6 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
 
 
 class Observed(KeyedRateLimiter):
-    """A limiter that counts its observers."""
-
     observers = 0
 
     def observe(self, observer: Observer) -> Callable[[], None]:
@@ -247,7 +245,6 @@ async def connecting(url: str) -> AsyncGenerator[Callable[[bytes], Awaitable[soc
 
 
 async def until_closed(opened: socket.socket) -> int:
-    """Return how many more bytes arrive."""
     loop = asyncio.get_running_loop()
     count = 0
     with suppress(ConnectionError):
@@ -368,7 +365,6 @@ async def test_closed_pages_leave_room_and_log_nothing(caplog: pytest.LogCapture
 
 
 def text_of(selector: str) -> str:
-    """Return the script of an element's text."""
     return f"document.querySelector('{selector}').textContent"
 
 

@@ -34,8 +34,6 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Prometheus:
-    """A registry, and what a scrape of it reads."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.metrics = PrometheusMetrics(self.registry, buckets=(0.1, 1.0))
@@ -49,7 +47,6 @@ class Prometheus:
         return None
 
     def keys(self, name: str) -> dict[str, float]:
-        """Return the number of grants by the key."""
         text = generate_latest(self.registry).decode()
         found = re.findall(rf'wait_seconds_count{{key="(.*)",limiter="{name}"}} (.*)', text)
         assert len(found) == len(dict(found)), "Prometheus rejects the same series twice"
@@ -57,8 +54,6 @@ class Prometheus:
 
 
 class Telemetry:
-    """What the SDK has collected."""
-
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
         self.metrics = OpenTelemetryMetrics(MeterProvider([self.reader]))
@@ -70,7 +65,6 @@ class Telemetry:
         return {it.name.removeprefix("aiothrottle."): list(it.data.data_points) for it in metrics}
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the values by the labels, but for the name of the limiter."""
         return {
             name: {tuple(point.attributes.values())[1:]: point.value for point in points}
             for name, points in self.points().items()
@@ -78,7 +72,6 @@ class Telemetry:
         }
 
     def keys(self, name: str) -> dict[str, float]:
-        """Return the number of grants by the key."""
         return {
             point.attributes.get("aiothrottle.key", ""): point.count
             for point in self.points()["wait.duration"]

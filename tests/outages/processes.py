@@ -19,13 +19,11 @@ def limiter_on(
 
 
 def process(choice: OnStoreError, rate: Any = "20/s", **options: Any) -> tuple[Server, RateLimiter]:
-    """Make a server, and the limiter of the only process on it."""
     server = Server()
     return server, limiter_on(server, choice, rate, **options)
 
 
 async def fall(limiter: RateLimiter, server: Server, mode: str = "refuses") -> None:
-    """Let the limiter find that the server is unreachable."""
     server.mode = mode
     await limiter.peek()
     assert limiter.statistics().store_up is False

@@ -60,7 +60,6 @@ class Kept:
         self.lines.clear()
 
     async def spend(self, algorithm: Algorithm[Any]) -> bytes:
-        """Leave a record with a few tokens spent, and return it."""
         await self.store.clear("key")
         for _ in range(3):
             await self.store.record("key", algorithm, 0.5)

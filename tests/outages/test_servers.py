@@ -30,7 +30,6 @@ SLOTS = SharedConcurrency(3, lease=60.0)
 
 @asynccontextmanager
 async def harmed(proxy: FaultProxy, mode: str) -> AsyncGenerator[None]:
-    """Harm all connections during the block."""
     if mode == "refused":
         proxy.mode = "reset"  # for a connection that was accepted, and is not served yet
         proxy.stop()
@@ -43,7 +42,6 @@ async def harmed(proxy: FaultProxy, mode: str) -> AsyncGenerator[None]:
 
 
 async def until_back(limiter: RateLimiter) -> None:
-    """Try until the limiter knows that its store is back."""
     while limiter.statistics().store_up is not True:
         with suppress(StoreUnavailable):
             decision = await limiter.try_acquire(0)

@@ -47,7 +47,6 @@ ROWS = [line[0] for line in LINES]
 
 
 def cell(row: str, column: str) -> str:
-    """Return what the table says."""
     [line] = [line for line in LINES if line[0] == row]
     return line[HEAD.index(column)]
 
@@ -63,7 +62,6 @@ def the_package(column: str) -> Any:
 
 
 def source_of(column: str) -> list[str]:
-    """Return the texts of the files of a package."""
     folder = Path(the_package(column).__file__).parent
     return [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
 
@@ -87,7 +85,6 @@ class TickingLoop(VirtualTimeLoop):
 
 
 def acquirer(column: str, limit: int) -> Acquire:
-    """Return a call that waits for a limit per second."""
     package = the_package(column)
     if column == OURS:
         limiter = RateLimiter(limit)
@@ -106,14 +103,12 @@ def acquirer(column: str, limit: int) -> Acquire:
 
 
 def pyrate(limit: int) -> Any:
-    """Return a limiter of pyrate-limiter with a limit per second."""
     package = the_package("pyrate-limiter")
     bucket = package.InMemoryBucket([package.Rate(limit, package.Duration.SECOND)])
     return package.Limiter(package.BucketAsyncWrapper(bucket))
 
 
 def window_of_limits() -> Any:
-    """Return a limiter of the package limits."""
     package = the_package("limits")
     return package.strategies.MovingWindowRateLimiter(package.storage.MemoryStorage())
 
@@ -121,7 +116,6 @@ def window_of_limits() -> Any:
 def token_throttle(
     seconds: int, kind: str = "RateLimiter", backend: Any = None, **limits: int
 ) -> Any:
-    """Return a limiter of token-throttle with limits per so many seconds."""
     package = the_package("token-throttle")
     if backend is None:
         backend = package.MemoryBackendBuilder()

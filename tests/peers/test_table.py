@@ -377,7 +377,6 @@ LINES = "Lines of Python"
 
 
 def public_names(package: Any) -> set[str]:
-    """Return the names of a package, and of the classes that it offers."""
     names: set[str] = set()
     for name in dir(package):
         if not name.startswith("_"):

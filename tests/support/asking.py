@@ -8,7 +8,6 @@ State = TypeVar("State")
 
 
 def admit(algorithm: Algorithm[State], state: State, now: float, cost: float) -> bool:
-    """Take the cost if it can be taken now; return whether it was."""
     if algorithm.delay(state, now, cost) > 0.0:
         return False
     algorithm.take(state, now, cost)

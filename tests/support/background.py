@@ -61,12 +61,10 @@ def in_thread(
 def background(
     rate: str | None = None, **options: Any
 ) -> AbstractContextManager[RateLimitedServer]:
-    """Return a context that serves in a thread."""
     return in_thread(lambda: RateLimitedServer(rate, **options))
 
 
 def start(*arguments: str, flags: Sequence[str] = STRICT) -> subprocess.Popen[str]:
-    """Start ``aiothrottle`` as a process, with pipes."""
     return subprocess.Popen(
         [sys.executable, *flags, "-c", COMMAND, *arguments],
         env=ENVIRONMENT,

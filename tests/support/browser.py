@@ -35,8 +35,6 @@ _SWITCHES = (
 
 
 class Tab:
-    """One page, and the errors on it."""
-
     def __init__(self, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
         self._socket = socket
         self._number = 0
@@ -104,7 +102,6 @@ async def open_tab() -> AsyncGenerator[Tab]:
 
 
 async def _port(file: Path) -> int:
-    """Return the port that the browser writes when it listens."""
     while True:
         with suppress(FileNotFoundError, IndexError):
             return int(file.read_text(encoding="utf-8").splitlines()[0])  # noqa: ASYNC240 - short

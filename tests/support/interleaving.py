@@ -106,7 +106,6 @@ class InterleavingLoop(VirtualTimeLoop):
         self.trace: list[str] = []
 
     def victims(self) -> list["asyncio.Task[None]"]:
-        """Return the tasks that may be cancelled now."""
         return []
 
     def interrupt(self, which: int) -> None:
@@ -116,7 +115,6 @@ class InterleavingLoop(VirtualTimeLoop):
         """See a callback that becomes ready."""
 
     def note(self, what: str) -> None:
-        """Add a line to the trace."""
         self.trace.append(f"{self.time():8.3f} s, step {self.steps:3}: {what}")
 
     def step(self) -> int:

@@ -53,7 +53,6 @@ class Interruption:
 
 
 def codes_of(*modules: ModuleType) -> list[CodeType]:
-    """Return the code of all functions of the modules."""
     found: list[CodeType] = []
     for module in modules:
         _find(vars(module), module.__name__, found)

@@ -25,7 +25,6 @@ class Shared(MemoryStore):
         return not self._tables
 
     def parts(self, key: Key) -> dict[str, int]:
-        """Return how many slots each owner holds."""
         table = self._tables.get(_name(key))
         return {owner: part.held for owner, part in table.owners.items()} if table else {}
 
@@ -44,8 +43,6 @@ class Shared(MemoryStore):
 
 
 class Link(MemoryStore):
-    """The connection of one process to the store."""
-
     def __init__(self, shared: Shared, *, wakes: bool = True) -> None:
         super().__init__(clock=now)
         self.shared = shared
@@ -82,7 +79,6 @@ class Link(MemoryStore):
         self.shared.wakes.pop(owner, None)
 
     def free(self, limit: int) -> int:
-        """Return how many of `limit` slots are not held."""
         return limit - sum(self.shared.parts("x").values())
 
 

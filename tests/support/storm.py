@@ -69,8 +69,6 @@ Happening: TypeAlias = Come | Try | Cancel | Pause | Rate | Slots | Close | Wait
 
 @dataclass(eq=False)
 class Books:
-    """The expected state of one limiter, counted by brute force."""
-
     find: Callable[[], RateLimiter]
     limit: float
     slots: float
@@ -89,8 +87,6 @@ class Books:
 
 @dataclass(eq=False)
 class Guest:
-    """A task that visits the limiter in the storm."""
-
     come: Come | Try
     name: str = ""
     #: The tokens that an observer saw it spend, and when.
@@ -116,13 +112,10 @@ class Guest:
         return done or self.hopeless
 
     def used(self, now: float) -> float:
-        """Return the tokens used in the last period, as an observer sees it."""
         return math.fsum(cost for at, cost in self.charged if at + PERIOD > now)
 
 
 class Storm(InterleavingLoop):
-    """An event loop that checks the limiters after each turn while guests come and leave."""
-
     def __init__(self, family: Family = "alone", schedule: Schedule | None = None) -> None:
         super().__init__(schedule)
         self.parent: Books | None = None
@@ -205,7 +198,6 @@ class Storm(InterleavingLoop):
                 guest.hopeless &= not guest.waits or guest.come.cost > child.limit
 
     def head_of(self, guests: list[Guest]) -> Guest | None:
-        """Return the next guest to be granted."""
         queue = [guest for guest in guests if guest.waits and not guest.gives_up]
         head = min(queue, key=self.place, default=None)
         if head:
@@ -240,7 +232,6 @@ class Storm(InterleavingLoop):
         return cost == 0 or used + cost <= books.limit  # a cost of 0 ignores a debt
 
     def has_room(self, books: Books, guests: list[Guest], cost: float) -> bool:
-        """Return whether the cost certainly fits."""
         return self.fits(books, guests, cost, late=True)
 
     # ---- guests --------------------------------------------------------------------------------

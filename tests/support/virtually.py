@@ -39,7 +39,6 @@ def now() -> float:
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop turn `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -60,7 +59,6 @@ async def visit(
 def visits(
     limiter: RateLimiter, count: int, cost: Cost | None = None, **options: Any
 ) -> list[asyncio.Task[float]]:
-    """Start so many visits at once."""
     return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
 
 

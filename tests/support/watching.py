@@ -93,17 +93,14 @@ def watched(
 
 
 def own_tasks() -> list["asyncio.Task[object]"]:
-    """Return the tasks of the package."""
     return [task for task in asyncio.all_tasks() if task.get_name().startswith("aiothrottle")]
 
 
 def others() -> set[str]:
-    """Return the names of the tasks that work for a limiter on a store."""
     return {task.get_name() for task in own_tasks()}
 
 
 async def rest() -> None:
-    """Wait until the background tasks have ended."""
     for _ in range(1000):
         if not others():
             return

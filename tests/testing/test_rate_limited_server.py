@@ -132,7 +132,6 @@ async def session() -> AsyncIterator[ClientSession]:
 
 
 async def statuses(session: ClientSession, server: RateLimitedServer, count: int) -> list[int]:
-    """Send `count` requests, one after the other."""
     result: list[int] = []
     for _ in range(count):
         async with session.get(server.url) as response:

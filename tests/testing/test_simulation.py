@@ -137,8 +137,6 @@ def test_limiter_may_reject_locally() -> None:
         retry_after = 0.25
 
     class Picky(RateLimiter):
-        """Rejects every third request."""
-
         __slots__ = ("calls",)
         calls: Iterator[int]
 
