@@ -16,7 +16,6 @@ from aiothrottle import (
     ThrottleTimeout,
 )
 from aiothrottle.events import Event, Paused, Retried
-from aiothrottle.headers import Profile
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry, RetryBudget, RetryQuota
 from tests.integrations.clients import always
@@ -94,15 +93,6 @@ async def test_delay_of_the_second_attempt(
 
 
 @virtual
-async def test_backoff_of_a_profile_doubles() -> None:
-    profile = Profile("P", hosts=("a",), least_backoff=60.0)
-    script, retry = Script(429, 429, 200), Retry(max_retry_after=200, pause_jitter=0)
-    async with script.client(profiles=[profile], retry=retry) as client:
-        assert (await client.get(A)).status_code == 200
-    assert script.times == [0, 60, 180]
-
-
-@virtual
 async def test_pauses_double_and_have_jitter() -> None:
     script, retry = Script(429, 429, 429, 429, 200), Retry(backoff=1, max_backoff=3, pause_jitter=0)
     pauses: list[float] = []
@@ -130,6 +120,21 @@ async def test_retry_after_beyond_the_longest_pause_is_waited_for() -> None:
         assert limiter.statistics().paused_for == pytest.approx(3)
         assert (await task).status_code == 200
     assert script.times == [0, 12]
+
+
+# Tests of the headers have more of them.
+FAR = ["1000000000000", "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT", "31"]
+DATES = ["x" * 5000, "", "Thu, 01 Jan 0001 00:00:00 GMT", "Mon, 01 Jan 1 00:00:00 -9999"]
+
+
+@virtual
+async def test_distant_retry_after_ends_the_attempts() -> None:
+    for value, date in itertools.product(FAR, DATES):
+        script, limiter = Script((429, {"Retry-After": value, "Date": date})), RateLimiter()
+        async with script.client(limiter, retry=Retry(**EXACT, max_pause=40)) as client:
+            assert (await client.get(A)).status_code == 429
+        assert len(script.times) == 1, value
+        assert limiter.statistics().paused_for == (31 if value == "31" else 40), (value, date)
 
 
 @virtual

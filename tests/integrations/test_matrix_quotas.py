@@ -136,17 +136,6 @@ def remaining(limiter: RateLimiter) -> dict[str, float]:
     return {name: round(it.remaining) for name, it in limiter.statistics().resources.items()}
 
 
-@every()
-async def test_each_quota_counts_for_its_resource(integration: Integration) -> None:
-    limiter = RateLimiter(BOTH, guard=0.0)
-    await send_once(integration, limiter, openai(90, 700))
-    assert remaining(limiter) == {"requests": 90, "tokens": 700}
-    assert await limiter.try_acquire({"tokens": 700})
-    assert 50 < (await limiter.try_acquire({"tokens": 1})).retry_after < 61
-    assert await limiter.try_acquire()
-    assert remaining(limiter) == {"requests": 88, "tokens": 0}
-
-
 KINDS = {"requests": "50/min", "input_tokens": "30000/min", "output_tokens": "8000/min"}
 INPUT_AND_OUTPUT = {
     f"anthropic_ratelimit_{kind}_tokens_{name}": value
@@ -159,13 +148,14 @@ SPENT_TOKENS = {"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens":
 @pytest.mark.parametrize(
     ("limits", "script", "expected"),
     [
+        (BOTH, [openai(90, 700)], (90, 700)),
         (KINDS, [answer(200, **INPUT_AND_OUTPUT)], (49, 50, 6)),
         ({"requests": "5000/min", "images": "5/min"}, [openai(90, 0)], (90, 5)),
         (BOTH, [answer(429, Retry_After="1", **SPENT_TOKENS)], (4999, 300_000)),
     ],
-    ids=["input and output", "no such resource", "429 with a wait"],
+    ids=["both", "input and output", "no such resource", "429 with a wait"],
 )
-@pair
+@every()
 async def test_resources_keep_to_the_reports(
     integration: Integration,
     limits: dict[str, str],

@@ -144,19 +144,6 @@ async def test_error_that_aiohttp_makes_of_an_answer_is_no_failure(last: Handler
     assert (limiter.statistics().throttled, limiter.statistics().pauses) == (0, 0)
 
 
-@virtual
-async def test_own_rate_holds_beside_the_quota() -> None:
-    limiter = RateLimiter("2/s", concurrency_limit=5)
-    permit = await limiter.acquire()
-    permit.update_quota(1000, reset_after=100)
-    assert await limiter.try_acquire()
-    assert (await limiter.try_acquire()).retry_after == 1
-    limiter.update(rate_limit="3/s")
-    assert await limiter.try_acquire()
-    assert not await limiter.try_acquire()
-    assert limiter.statistics().quota_remaining == 998
-
-
 # ---- a limiter that follows the server's rate --------------------------------------------------
 
 
@@ -203,3 +190,11 @@ async def test_implausible_limits_change_nothing(headers: dict[str, str], follow
         assert bool(await following.try_acquire()) == follows
     expected = 5 if "RateLimit-Reset" in headers else None
     assert known.statistics().quota_remaining == expected
+
+
+@virtual
+async def test_reported_window_is_bounded() -> None:
+    limiter = RateLimiter(rate_limit="server", concurrency_limit=2)
+    async with Script((200, {"RateLimit-Policy": '"a";q=1;w=2678400'})).client(limiter) as client:
+        await client.get("http://a/")
+    assert 3000.0 < (await limiter.peek()).retry_after <= 3700.0
