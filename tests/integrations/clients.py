@@ -378,13 +378,6 @@ class Readers(list[Reader]):
         return [each.ends for each in self]
 
 
-async def cut(request: web.Request) -> web.Response:
-    """Cut the connection once all has been sent."""
-    assert request.transport is not None
-    request.transport.close()
-    return web.Response()
-
-
 def in_chunks(
     *chunks: bytes, status: int = 200, then: Handler | None = None, **headers: str
 ) -> Handler:

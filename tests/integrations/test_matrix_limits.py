@@ -31,12 +31,12 @@ from tests.integrations.clients import (
     always,
     cancel,
     collected,
-    cut,
     every,
     in_chunks,
     pair,
 )
-from tests.support.serving import Handler, answer, endless, never, serving, until
+from tests.support.servers import reset
+from tests.support.serving import Handler, answer, cut, ending, endless, never, serving, until
 from tests.support.virtually import turns
 
 Use = Callable[[Scene], Awaitable[object]]
@@ -104,6 +104,7 @@ ENDINGS: dict[str, tuple[Handler, Use, bool]] = {
     "unread": (endless, leave_unread, False),
     "left early, twice": (endless, leave_early, False),
     "cut off": (CUT_OFF, failing(Scene.send), False),
+    "reset": (in_chunks(b"x" * 10, then=ending(reset)), failing(Scene.send), False),
     "cut off in an iteration": (CUT_OFF, failing(iterate), False),
     "broken compression": (answer(Content_Encoding="gzip"), failing(Scene.send), False),
     "cancelled": (endless, be_cancelled, False),

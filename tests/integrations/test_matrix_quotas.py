@@ -20,13 +20,12 @@ from tests.integrations.clients import (
     Integration,
     Readers,
     collected,
-    cut,
     every,
     in_chunks,
     in_form,
     pair,
 )
-from tests.support.serving import Handler, answer, never, until
+from tests.support.serving import Handler, answer, cut, never, until
 from tests.support.virtually import turns
 
 YEAR = 365 * 86400.0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import aiohttp
 import pytest
 import trustme
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession
 from yarl import URL
 
 from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
@@ -24,25 +24,26 @@ from tests.integrations.clients import (
     Clock,
     Integration,
     body_of,
-    cut,
     every,
     in_chunks,
     pair,
     transports,
 )
 from tests.support.misbehaving_server import BOMB, MisbehavingServer
-from tests.support.serving import Handler, answer, endless, hang_up, serving, until
+from tests.support.serving import (
+    Handler,
+    answer,
+    cut,
+    endless,
+    hang_up,
+    serving,
+    until,
+    without_end,
+)
 from tests.support.virtually import turns
 
 OK = answer()
 SLOW_DOWN = in_chunks(b"slow down", Content_Length="9")
-
-
-async def endless_429(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(status=429)
-    await response.prepare(request)
-    while True:
-        await response.write(b"x" * 65536)
 
 
 async def by_body(response: Any) -> bool:
@@ -79,7 +80,7 @@ EXCHANGES: dict[str, Exchange] = {
     "throttled 403": Exchange("POST", [THROTTLED_403, OK], 200, 2),
     "no attempts left": Exchange("POST", [answer(429)], 429, QUICK.attempts),
     "large body": Exchange("POST", [LARGE, OK], 200, 2),
-    "endless body": Exchange("POST", [endless_429, OK], 200, 2),
+    "endless body": Exchange("POST", [without_end(429), OK], 200, 2),
     "body cut off": Exchange("POST", [CUT_OFF, OK], 200, 2),
     "lost, POST": Exchange("POST", [hang_up, OK], CONNECTION_ERRORS, 1),
     # By itself aiohttp sends a GET whose connection was cut once more, without a token.

@@ -21,12 +21,11 @@ from tests.integrations.clients import (
     Readers,
     body_of,
     collected,
-    cut,
     in_chunks,
     in_form,
     transports,
 )
-from tests.support.serving import Handler, never
+from tests.support.serving import Handler, cut, never
 
 SHORT = json.dumps({"message": ["nope"] * 5}, indent=1).encode()
 LONG = json.dumps({str(row): "." * 90 for row in range(1000)}, indent=1).encode()  # some 100 kB

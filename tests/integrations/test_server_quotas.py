@@ -13,7 +13,7 @@ from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import Integration, Scene, every, pair
 from tests.integrations.scripted import Script, Step
-from tests.support.serving import Handler, answer, hang_up, never, serving, until
+from tests.support.serving import Handler, answer, hang_up, never, serving, speak_no_http, until
 from tests.support.virtually import now, turns, virtual
 
 # ---- after a pause -------------------------------------------------------------------------------
@@ -34,13 +34,6 @@ class Gate:
     async def __call__(self, _: web.Request) -> web.Response:
         await self.opened.wait()
         return web.Response(status=self._status)
-
-
-async def garble(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.write(b"garbage\r\n\r\n")
-    request.transport.close()
-    return web.Response()
 
 
 async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
@@ -122,7 +115,7 @@ async def test_others_wait_for_the_verdict_on_the_first(step: Step, last: float)
 @every()
 async def test_answer_that_is_no_http_is_no_success(integration: Integration) -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(1, 1, 16))
-    async with integration.serve(garble, limiter=limiter, **ONCE) as at:
+    async with integration.serve(speak_no_http, limiter=limiter, **ONCE) as at:
         for _ in range(9):
             results = await asyncio.gather(*(at.send() for _ in "123456"), return_exceptions=True)
             assert all(isinstance(it, Exception) for it in results)

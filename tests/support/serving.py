@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from operator import methodcaller
+from typing import Any
 
 from aiohttp import web
 from yarl import URL
@@ -34,31 +36,36 @@ def answer(status: int = 200, **headers: str) -> Handler:
     return handle
 
 
-async def hang_up(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
+def ending(how: Callable[[Any], object], data: bytes = b"") -> Handler:
+    """Return a handler that sends bare data, and ends the connection in place of a response."""
+
+    async def handle(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.write(data)
+        how(request.transport)
+        return web.Response()
+
+    return handle
 
 
-async def hang_up_in_a_header(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: secret")
-    request.transport.close()
-    return web.Response()
+hang_up = ending(methodcaller("abort"))
+#: Once all has been sent.
+cut = ending(methodcaller("close"))
+hang_up_in_a_header = ending(methodcaller("close"), b"HTTP/1.1 200 OK\r\nSet-Cookie: secret")
+speak_no_http = ending(methodcaller("close"), b"SSH-2.0-OpenSSH_9.6\r\n")
 
 
-async def speak_no_http(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
-    request.transport.close()
-    return web.Response()
+def without_end(status: int = 200) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65536)
+
+    return handle
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    while True:
-        await response.write(b"x" * 65536)
+endless = without_end()
 
 
 async def never(_: web.Request) -> web.Response:
