@@ -182,10 +182,15 @@ async def assert_idle(limiter: RateLimiter) -> None:
     assert counts(limiter) == (0, 0)
 
 
-def throttled(seconds: int, body: Any = "") -> Handler:
-    """Return a handler that throttles a request for so many seconds."""
+def answering(document: object, **options: Any) -> Handler:
+    """Return a handler that always answers with this document."""
 
     async def handler(_: web.Request) -> web.Response:
-        return web.json_response(body, status=429, headers={"Retry-After": str(seconds)})
+        return web.json_response(document, **options)
 
     return handler
+
+
+def throttled(seconds: int, body: Any = "") -> Handler:
+    """Return a handler that throttles a request for so many seconds."""
+    return answering(body, status=429, headers={"Retry-After": str(seconds)})

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from aiohttp import web
 
-from tests.clients.checks import API, Call, Recipe, json_of, run_recipe
+from tests.clients.checks import API, Call, Recipe, answering, json_of, run_recipe
 from tests.clients.s3 import CREDENTIALS, s3
 
 Driver: TypeAlias = Callable[[pytest.MonkeyPatch], AbstractAsyncContextManager[Recipe]]
@@ -146,12 +146,8 @@ async def discord(patch: pytest.MonkeyPatch) -> Opened:
 @driver
 async def elasticsearch(_: pytest.MonkeyPatch) -> Opened:
     package: Any = pytest.importorskip("elasticsearch")
-
-    async def answer(_: web.Request) -> web.Response:
-        product = {"X-Elastic-Product": "Elasticsearch"}  # the client asks for no other
-        return web.json_response({"count": 7}, headers=product)
-
-    names, api = await run_recipe("elasticsearch"), API(answer)
+    product = {"X-Elastic-Product": "Elasticsearch"}  # the client asks for no other
+    names, api = await run_recipe("elasticsearch"), API(answering({"count": 7}, headers=product))
     await names["client"].close()
     async with api.server:
         options = {"node_class": names["ThrottledNode"], "retry_on_timeout": False}
@@ -177,11 +173,8 @@ async def fsspec(_: pytest.MonkeyPatch) -> Opened:
 @driver
 async def gidgethub(_: pytest.MonkeyPatch) -> Opened:
     package: Any = pytest.importorskip("gidgethub")
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"stars": 1}, headers={"X-RateLimit-Limit": "5000"})
-
     names = await run_recipe("gidgethub")
+    answer = answering({"stars": 1}, headers={"X-RateLimit-Limit": "5000"})
     api = API(answer, {"message": "You have exceeded a secondary rate limit"})
     async with api.server, names["session"] as session:
         github = names["github"]
@@ -220,11 +213,7 @@ async def google_genai(patch: pytest.MonkeyPatch) -> Opened:
 async def gql(_: pytest.MonkeyPatch) -> Opened:
     package: Any = pytest.importorskip("gql")
     exceptions: Any = pytest.importorskip("gql.transport.exceptions")
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"data": {"hello": "you"}})
-
-    names, api = await run_recipe("gql"), API(answer)
+    names, api = await run_recipe("gql"), API(answering({"data": {"hello": "you"}}))
     async with api.server:
         names["transport"].url = f"{api.url}/graphql"
         async with names["client"] as session:
@@ -361,12 +350,8 @@ async def s3fs(_: pytest.MonkeyPatch) -> Opened:
 @driver
 async def slack_sdk(_: pytest.MonkeyPatch) -> Opened:
     errors: Any = pytest.importorskip("slack_sdk.errors")
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
-
     names = await run_recipe("slack_sdk")
-    api = API(answer, {"ok": False, "error": "ratelimited"})
+    api = API(answering({"ok": True}), {"ok": False, "error": "ratelimited"})
     async with api.server, names["session"] as session:
         client = names["client"]
         client.base_url = f"{api.url}/api/"

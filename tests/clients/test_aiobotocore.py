@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from aiohttp import web
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle.events import Event, Paused
 from aiothrottle.integrations.aiobotocore import throttle_session
-from tests.clients.checks import assert_idle, finish
+from tests.clients.checks import answering, assert_idle, finish
 from tests.clients.s3 import CREDENTIALS, s3, slow_down
 from tests.integrations.clients import Clock
-from tests.support.serving import Handler, endless, hang_up, never, serving, until
+from tests.support.serving import endless, hang_up, never, serving, until
 from tests.support.virtually import counts
 
 aiobotocore = pytest.importorskip("aiobotocore.session")
@@ -50,15 +51,9 @@ def pauses(limiter: RateLimiter) -> list[Event]:
 
 
 async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
-    def amazon(document: object, status: int) -> Handler:
-        async def handle(_: web.Request) -> web.Response:
-            kind = "application/x-amz-json-1.0"
-            return web.json_response(document, status=status, content_type=kind)
-
-        return handle
-
     error = {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}
-    script = amazon(error, 400), amazon({"TableNames": []}, 200)
+    amazon = partial(answering, content_type="application/x-amz-json-1.0")
+    script = amazon(error, status=400), amazon({"TableNames": []})
     limiter = clock.limiter("100/s")
     session = aiobotocore.get_session()
     throttle_session(session, "dynamodb", limiter)
