@@ -7,27 +7,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import httpx
 
 from aiothrottle import RateLimiter, Retry
 from aiothrottle.events import Event, StoreUp
-from aiothrottle.httpx import ThrottledTransport
+from tests.integrations.scripted import Script, Step
 from tests.support.failing import Client, Server
 
 
-async def retries(limiter: RateLimiter, *failures: int | Exception) -> None:
+async def retries(limiter: RateLimiter, *failures: Step) -> None:
     """Send a request that fails so often, and then succeeds."""
-    left = list(failures)
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        failure = left.pop(0) if left else 200
-        if isinstance(failure, Exception):
-            raise httpx.ConnectError("no") from failure
-        return httpx.Response(failure)
-
     retry = Retry(attempts=1 + len(failures), statuses={500, 503})
-    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(answer), retry=retry)
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with Script(*failures, 200).client(limiter, retry=retry) as client:
         assert (await client.get("http://example.org/")).status_code == 200
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import httpx
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -323,7 +324,7 @@ async def test_span_of_a_request_has_its_wait_and_retries(telemetry: Telemetry) 
     with tracer.start_as_current_span("first"):
         await limiter.acquire()
     with tracer.start_as_current_span("second"):
-        await retries(limiter, 503, ConnectionError())
+        await retries(limiter, 503, httpx.ConnectError("no"))
     first, second = (
         [(event.name, dict(event.attributes or {})) for event in span.events]
         for span in exporter.get_finished_spans()
