@@ -28,18 +28,6 @@ async def inside(limiter: RateLimiter, count: int) -> int:
     return sum(task.done() for task in tasks)
 
 
-async def test_closed_limiter_gives_up_what_it_cannot_return() -> None:
-    link = Link(Shared())
-    limiter = share(link, 1)
-    permit = await limiter.acquire()
-    link.error = UNREACHABLE
-    permit.release()
-    await limiter.aclose()
-    calls = len(link.claims)
-    await asyncio.sleep(100.0)
-    assert len(link.claims) == calls
-
-
 @pytest.mark.parametrize(
     ("limit", "per_process", "given", "slots"),
     [
