@@ -147,7 +147,6 @@ async def check_long_pause(recipe: Recipe, retry_after: str = "3600") -> None:
 
 
 async def check_lost_connection(recipe: Recipe, losses: int = 1) -> None:
-    """Check that each attempt after a lost connection takes a token."""
     recipe.api.hangs_up = losses
     await recipe.call(1)
     assert recipe.api.server.audit.sent == recipe.limiter.statistics().granted == 1 + losses

@@ -40,7 +40,6 @@ async def recipe(
 
 
 def of(*names: str) -> Callable[..., Any]:
-    """Run a test for the recipes of these packages."""
     return pytest.mark.parametrize("recipe", names, indirect=True)
 
 

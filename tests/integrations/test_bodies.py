@@ -369,7 +369,7 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
         assert [CONTENT in one.body for one in received] == [True]
 
 
-async def test_file_may_be_closed_before_the_thread_of_a_cancelled_upload_reads(
+async def test_file_may_be_closed_before_a_cancelled_upload_reads(
     files: Files,
 ) -> None:
     seen = Mock()

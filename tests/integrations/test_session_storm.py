@@ -99,8 +99,6 @@ class _Ready(deque[asyncio.Handle]):
 
 
 class Steps(asyncio.SelectorEventLoop):
-    """A loop on which the victim is cancelled before its n-th callback."""
-
     victim: "asyncio.Task[object] | None" = None
 
     def __init__(self, at: int) -> None:

@@ -54,7 +54,6 @@ class Bucket:
         self._left = min(self.limit, self.left - tokens)
 
     def wait(self, tokens: float) -> float:
-        """Return the seconds until there are so many."""
         return max(0.0, (tokens - self.left) / self.rate)
 
 
@@ -159,7 +158,6 @@ class FakeAPI:
         return found
 
     def retry_after(self, seconds: float) -> dict[str, str]:
-        """Return the headers by which a throttled client learns how long to wait."""
         return {"retry-after": f"{math.ceil(seconds)}"}
 
     # ---- what differs ----------------------------------------------------------------------------

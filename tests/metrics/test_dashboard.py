@@ -107,7 +107,7 @@ ACCESS: list[tuple[str, dict[str, str], int]] = [
 ]
 
 
-async def test_only_this_machine_is_answered_or_a_warning_logged(
+async def test_only_this_machine_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serve(RateLimiter(10)) as url:

@@ -59,7 +59,6 @@ NO_WAITING = "does not wait"
 
 
 async def saturate(acquire: Acquire, limit: int) -> list[float]:
-    """Return when each of four times the limit was granted."""
     loop = asyncio.get_running_loop()
     granted: list[float] = []
 
@@ -299,7 +298,6 @@ async def has_capacity(limiter: Any) -> bool:
 
 @contextlib.asynccontextmanager
 async def through_redis(column: str, valkey: Valkey) -> AsyncGenerator[Ask]:
-    """Yield a limiter with a connection of its own."""
     package = the_package(column)
     async with Redis(port=valkey.port) as client:
         if column == OURS:

@@ -13,7 +13,6 @@ SEED = int(os.environ.get("AIOTHROTTLE_TEST_SEED", "0"))
 
 
 def examples(count: int, *, steps: int = 50) -> settings:
-    """Return the settings of a property that tries `count` examples by default."""
     return settings(
         max_examples=max(1, round(count * EFFORT)),
         stateful_step_count=steps,

@@ -73,8 +73,6 @@ class MisbehavingServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Serves one request after the other, until the client disconnects."""
-
     transport: asyncio.Transport
     task: asyncio.Task[None]
 
@@ -141,8 +139,6 @@ class _Connection(asyncio.Protocol):
 
 
 class Exchange(NamedTuple):
-    """One request, as received, and the connection for its response."""
-
     connection: _Connection
     method: str
     headers: CIMultiDict[str]
@@ -182,7 +178,6 @@ class Exchange(NamedTuple):
         await self.head(status, headers, body=b"" if self.method == "HEAD" else body)
 
     async def in_parts(self, size: int, status: int = 200, headers: str = "") -> None:
-        """Send the headers of a response, and later its body."""
         headers = f"Content-Length: {size}\r\n{headers}"
         await self.begin(headers, b"x" * size, status=status)
 
@@ -232,7 +227,6 @@ async def _silent(_: Exchange) -> None:
 
 
 async def _throttled(it: Exchange) -> None:
-    """429 for the first `throttled_times` requests; then 200."""
     await it.body()
     if it.server.hits["/throttled"] <= it.server.throttled_times:
         await it.answer(429, b"", it.server.retry_after)
@@ -241,7 +235,6 @@ async def _throttled(it: Exchange) -> None:
 
 
 async def _digest(it: Exchange) -> None:
-    """401 with 8 MB without authorization."""
     if "Authorization" in it.headers:
         await it.answer()
     else:
@@ -268,15 +261,12 @@ async def _shake_hands(it: Exchange) -> None:
 
 
 async def _close_websocket(it: Exchange) -> None:
-    """Close it as it should be."""
     await it.write(_CLOSE_FRAME)
     await it.connection.reader.readexactly(len(_CLOSE_FRAME))
     it.transport.close()
 
 
 def _steps(*steps: Behaviour) -> Behaviour:
-    """One after the other."""
-
     async def behave(it: Exchange) -> None:
         for step in steps:
             await step(it)

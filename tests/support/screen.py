@@ -50,7 +50,6 @@ class Emulator:
 
     @property
     def rows(self) -> list[str]:
-        """The rows down to the cursor, without the spaces at their ends."""
         return [row.rstrip() for row in self._screen.display[: self._screen.cursor.y + 1]]
 
     @property
@@ -59,8 +58,6 @@ class Emulator:
 
 
 class Screen(Emulator):
-    """A process at a terminal: what it wrote there, and the keys."""
-
     def __init__(self, process: "subprocess.Popen[bytes]", terminal: int, columns: int) -> None:
         super().__init__(columns)
         self.process = process
@@ -70,12 +67,10 @@ class Screen(Emulator):
         os.write(self._terminal, keys)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Read the output until the condition holds."""
         while not until():
             assert self._read(), f"it ended with {self.rows}"
 
     def finish(self) -> int:
-        """Read all output, and return the exit status."""
         while self._read():
             pass
         return self.process.wait(_LONGEST)

@@ -87,7 +87,6 @@ def sliding_counter(limit: int, period: float = 1.0) -> Admits:
 
 
 def rolling_window(limit: int, period: float = 1.0) -> Admits:
-    """An exact window."""
     log: list[float] = []
 
     def admits(now: float) -> bool:

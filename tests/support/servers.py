@@ -90,8 +90,6 @@ def dead_port() -> Generator[int, None, None]:
 
 
 class Process:
-    """A server that is up when its port is."""
-
     def __init__(self, name: str, command: Callable[[int, Path], list[str]]) -> None:
         self._command = command
         output = ""

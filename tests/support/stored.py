@@ -33,8 +33,6 @@ STORED: list[Algorithm[Any]] = [
 
 
 class DictStore(SwapStore):
-    """A custom store, as small as they come."""
-
     def __init__(self, records: dict[Key, bytes], clock: ManualClock) -> None:
         self.records = records
         self.clock = clock
