@@ -289,7 +289,7 @@ async def test_discarded_body_ends_before_the_retry(integration: Integration) ->
 # ---- errors --------------------------------------------------------------------------------------
 
 
-def has_no_price(_: object) -> float:
+def has_no_price(_: object) -> None:
     raise LookupError("no such price")
 
 
