@@ -14,9 +14,9 @@ The rate returns to the upper bound on a cubic of the time in which it was used 
 "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond, slowly at
 first. So the bounds close in on the limit. A limit that has stood for long will stand, so the
 probes take longer with time, up to 30 seconds to the middle, and 429s are rare once it is known.
-Where pauses are short, a limit that doubles is found within half a minute at first; a pause of a
-second is too long for that, and each probe takes twice as long as the one before has lasted. 429s
-that come early make the next probes short again.
+Where pauses are short, that takes a quarter of an hour, and at first a limit of 10/s or more that
+doubles is found within 20 seconds. A pause of a second is too long for that, and each probe takes
+twice as long as the one before has lasted. 429s that come early make the next probes short again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
@@ -71,7 +71,7 @@ _SHORTEST, _FEWEST_REQUESTS = 5.0, 30.0
 _FEWEST_PAUSES, _MOST_PAUSES = 2.0, 12.0
 # The same after shorter pauses: at least so many seconds and requests, and that part of the time
 # for which the limit has stood; throttled rates that differ by this factor are of another limit.
-_OFTEN, _OFTEN_REQUESTS, _STANDS, _OTHER = 6.0, 80.0, 0.1, 1.3
+_OFTEN, _OFTEN_REQUESTS, _STANDS, _OTHER = 4.0, 60.0, 0.03, 1.3
 # Seconds of use that a reported rate is as good as.
 _REPORTED = 60.0
 # Below this rate, in tokens per second, only a few tokens are admitted between two events.
@@ -83,7 +83,7 @@ _LONGER = 2.0
 _RISEN = 2.25
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
 # its limit was exceeded, and after short pauses in these; and no more than once with each request.
-_DOUBLED, _DOUBLED_SOON = 20.0, 8.0
+_DOUBLED, _DOUBLED_SOON = 20.0, 4.0
 # With each step before the first 429 the rate grows by this factor. A 429 is due to it if it comes
 # within so many requests; the rate is cut to that part of the one before.
 _GROWTH, _AT_ONCE, _PART_BEFORE = 2.0, 2.5, 0.9
