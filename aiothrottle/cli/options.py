@@ -26,6 +26,9 @@ _RATES = "write 20 (per second), 10/s, 100/min, 5000/24h, 1/250ms or '1000 per h
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 (5.6.2)
 _METHOD = re.compile(_NAME)
 _HEADER = re.compile(rf"({_NAME})\s*:\s*+([^\x00-\x08\x0a-\x1f\x7f]*)")
+#: Headers, in lower case, that would contradict the body: it would be cut short, or its end would
+#: be taken for the next request.
+FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 # ---- commands and their options ------------------------------------------------------------------
 
@@ -219,6 +222,10 @@ def header(text: str) -> tuple[str, str]:
         text.encode()
     except UnicodeEncodeError:  # aiohttp would leave out those bytes
         raise argparse.ArgumentTypeError(f"must be in UTF-8, got {text!r}") from None
+    if match[1].lower() in FRAMING:
+        raise argparse.ArgumentTypeError(
+            f"must not be {match[1]}, which follows from the body: leave it out"
+        )
     return match[1], match[2]
 
 

@@ -102,6 +102,8 @@ FETCH = [  # with a URL
     ("--output-dir /dev/null", "/dev/null is no folder to write to"),
     ("-q -v", "--quiet and --verbose: give one of them"),
     ("-H 'no colon'", "-H/--header: must be 'Name: value'"),
+    ("-H 'content-Length: 5'", "-H/--header: must not be content-Length, which follows from"),
+    ("-H 'Transfer-Encoding: chunked'", "-H/--header: must not be Transfer-Encoding, which"),
     ("-H 'X-Name: J\udcf6rg'", "-H/--header: must be in UTF-8, got"),
     ("-X 'GET /'", "a method is a word such as GET"),
     ("--rate 5/s,fast", "--rate: cannot read 'fast' as a rate"),

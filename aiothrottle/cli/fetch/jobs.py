@@ -20,13 +20,11 @@ from aiothrottle.amounts import check_cost, read_cost
 from aiothrottle.cli.addresses import LONGEST, Address, decoded, has_credentials, read_address
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.results import Id, digest, identity
-from aiothrottle.cli.options import header, method
+from aiothrottle.cli.options import FRAMING, header, method
 from aiothrottle.hooks import Throttle
 
 _FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
 _FIELDS = ("url", "method", "headers", "json", "data", "cost", "key", "id")
-# They would contradict the body, and its end would be taken for the next request.
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 
 class ListError(Exception):
@@ -275,6 +273,8 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
     for name, value in cast("dict[str, object]", given).items():
         if not isinstance(value, str):
             raise TypeError(f"the header {shown(name):.100} must be a text")
+        if name.lower() in FRAMING:
+            raise ValueError(f"headers must not have {name}, which follows from the body")
         try:
             found, content = header(f"{name}: {_sendable('a header', value)}")
         except argparse.ArgumentTypeError:
@@ -284,7 +284,5 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
                 "headers has a name with other characters than those of names, or a value with a "
                 "control character"
             )
-        if name.lower() in _FRAMING:
-            raise ValueError(f"headers must not have {name}, which follows from the body")
         headers[name] = content
     return headers
