@@ -92,7 +92,7 @@ class RateLimiter:
             the burst that the server accepts is learned with it (`Statistics.burst`). None:
             ``"auto"``; but with a store that processes share 4.5 % of the shortest period, 0.05 s
             at the most; and 0 without reports, with a `MemoryStore`, for a `FixedWindow`, whose
-            periods are the calendar's, and for an algorithm of your own.
+            periods are the clock's, and for an algorithm of your own.
         parent: Another limiter that has to grant each request as well.
         max_queue: How many requests may wait. None: no limit.
         store: Where the rate limit, or a `SharedConcurrency`, is counted if several processes

@@ -195,10 +195,11 @@ class Sections(Window):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedWindow(Sections):
-    """N per calendar period; up to 2N in less than a period, around a boundary.
+    """N per period of the clock; up to 2N in less than a period, around a boundary.
 
     The periods are aligned to the zero of the clock: an instant is in period
-    ``floor(instant / period)``, so with a wall clock a minute begins when the clock shows it. Many
+    ``floor(instant / period)``. With ``RateLimiter(clock=time.time)``, or a store that processes
+    share, a minute begins when the wall clock shows it; by the default clock it does not. Many
     servers count like that; where it is unknown when their periods begin, use `SlidingWindowLog`.
     While a clock has stepped back, the later period counts on.
 

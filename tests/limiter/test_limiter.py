@@ -65,6 +65,14 @@ async def test_requests_start_as_soon_as_the_limits_allow(
         await asyncio.sleep(1020 - now())
 
 
+async def test_fixed_windows_begin_by_the_clock_that_is_given() -> None:
+    def wall() -> float:
+        return 1_767_225_590.0 + now()  # ten seconds before a minute begins
+
+    limiter = RateLimiter("2/min", algorithm=FixedWindow, clock=wall)
+    assert await together(*visits(limiter, 5)) == [0, 0, 10, 10, 70]
+
+
 async def test_requests_start_in_order_whatever_they_cost() -> None:
     limiter = RateLimiter(4)
     tasks = [task for cost in (3, 2, 1, 4, 0, 1, 2) for task in visits(limiter, 1, cost)]
