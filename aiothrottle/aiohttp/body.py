@@ -248,8 +248,8 @@ async def read_into_memory(payload: Payload) -> Payload:
     """Write a payload to memory: `as_bytes` of aiohttp drops the encoding of parts."""
     memory = _Memory()
     await payload.write(memory)
-    # Not bytes, which aiohttp sends in one piece of any length.
-    return BytesIOPayload(io.BytesIO(memory.content))
+    # Not bytes, which aiohttp sends in one piece of any length. A redirect takes the headers anew.
+    return BytesIOPayload(io.BytesIO(memory.content), headers=payload.headers)
 
 
 def _can_rewind(payload: IOBasePayload) -> bool:

@@ -276,6 +276,15 @@ async def test_redirect_and_retry_keep_the_body(files: Files, start: Start) -> N
     assert len(received) >= 3
 
 
+@every_start
+async def test_redirect_keeps_the_type_of_a_buffered_body(start: Start) -> None:
+    async with serving(307, 200) as (url, received), start(True) as session:
+        assert (await session.post(url, data=multipart(generate()))).status == 200
+    first, second = [(dict(it.headers)["Content-Type"], it.body) for it in received]
+    assert first == second
+    assert first[0].startswith("multipart/mixed; boundary=")
+
+
 async def test_file_of_a_rejected_request_stays_open(files: Files) -> None:
     limiter, file = RateLimiter(concurrency_limit=1), files.open()
     async with limiter.throttle(), ThrottledSession(limiter, queue_timeout=0) as session:
