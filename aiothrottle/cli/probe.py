@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle import __version__
@@ -214,7 +215,8 @@ class Probe:
             NoResponse: There is no response, or none in time.
         """
         options, proxy = self._options, self._options.proxy
-        headers = {**dict(options.header), **credentials_for(proxy, options.url)}
+        headers = CIMultiDict(options.header)
+        headers.update(credentials_for(proxy, options.url))
         try:
             async with session.request(
                 options.method, options.url, headers=headers, allow_redirects=False, proxy=proxy

@@ -216,6 +216,20 @@ def test_secrets_are_sent_to_the_first_origin_only(
     assert (there.headers["accept"], there.headers["user-agent"]) == ("a/b", "me")
 
 
+def test_header_that_is_repeated_is_sent_each_time(fetch: Command, serve: Serve) -> None:
+    seen = list[Seen]()
+    there = serve(noting(seen))
+    server = serve(noting(seen, by_path({"a": to("/b"), "b": to(f"{there.url}c")})))
+    repeated = ["-H", "Accept: a/b", "-H", "Cookie: id=1", "-H", "Accept: c/d"]
+    url = f"{server.url}a".replace("//", "//me:mine@")
+    assert fetch(url, "-L", *repeated).status == 0
+    accepted = [
+        [it for name, it in one.headers.items() if name.lower() == "accept"] for one in seen
+    ]
+    assert accepted == [["a/b", "c/d"]] * 3
+    assert [one.headers.get("Cookie") for one in seen] == ["id=1", "id=1", None]
+
+
 def test_credentials_of_a_url_precede_a_header(fetch: Command, serve: Serve) -> None:
     seen = list[Seen]()
     own, usual, token = urls_of(serve(noting(seen)), ["own", "usual", "token"])

@@ -13,7 +13,7 @@ from aiothrottle.cli import search
 from aiothrottle.cli.advice import Advice, Sighting, reported, seen, usual_guard
 from aiothrottle.headers import Policy, ServerLimits
 from tests.cli.conftest import Command, Serve
-from tests.cli.handlers import always, in_turn
+from tests.cli.handlers import Seen, always, in_turn, noting
 from tests.support.background import background
 from tests.support.serving import hang_up, hang_up_in_a_header, speak_no_http
 
@@ -49,6 +49,13 @@ def test_request_is_stated_before_it_is_sent(command: Command, serve: Serve) -> 
     assert (document["limiter"], document["throttled"]) == (limiter, False)
     for name in ("location", "profile", "retry_after", "burst", "tried"):
         assert document[name] is None
+
+
+def test_header_that_is_repeated_is_sent_each_time(command: Command, serve: Serve) -> None:
+    seen = list[Seen]()
+    server = serve(noting(seen))
+    assert command("probe", server.url, "--yes", "-H", "X: 1", "-H", "X: 2").status == 0
+    assert [it for it in seen[0].headers.items() if it[0] == "X"] == [("X", "1"), ("X", "2")]
 
 
 class Person(io.StringIO):

@@ -47,6 +47,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
+from multidict import CIMultiDict
 
 from aiothrottle import __version__
 from aiothrottle._http.options import Options
@@ -152,7 +153,7 @@ def _allow_connections() -> None:
 
 def _reader(lists: Lists, limits: Limits, sending: Sending) -> Reader:
     """Return the reader of the list."""
-    headers = dict(sending.header)
+    headers = CIMultiDict(sending.header)
     if lists.requests is None:
         if limits.profile is None and (unused := limits.resources.keys() - {REQUESTS}):
             raise ValueError(

@@ -12,6 +12,7 @@ from functools import partial
 
 import aiohttp
 from aiohttp import ClientResponse
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle._checks import duration
@@ -293,7 +294,8 @@ class Crawl:
         """Send the request, for which the limiter has granted a permit."""
         headers, proxy = request.headers, self.proxies.of(request.url)
         if credentials := credentials_for(proxy, request.url):
-            headers = {**headers, **credentials}
+            headers = CIMultiDict(headers)
+            headers.update(credentials)
         if self._stopping:  # and this task is cancelled, but did not need to wait since
             raise asyncio.CancelledError
         work.busy = True

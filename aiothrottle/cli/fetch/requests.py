@@ -7,6 +7,7 @@ redirects are followed here and not by aiohttp, which treats a chain as one requ
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle.cli.addresses import has_credentials, url_of
@@ -109,8 +110,8 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
             # Without its body it would be a different request, possibly a harmful one.
             place = f"{url.origin()}, another origin"
             raise ValueError(f"redirected ({status}) to {place}: the body is not sent there")
-        harmless = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
-        return Request(method, url, harmless)
+        harmful = frozenset(map(str.lower, headers)) - _HARMLESS
+        return Request(method, url, _without(headers, harmful))
     if not has_credentials(request.url):
         headers = headers_for(url, headers)
     elif not has_credentials(url):
@@ -125,5 +126,5 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _without(headers: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in names}
+def _without(headers: Mapping[str, str], names: frozenset[str]) -> CIMultiDict[str]:
+    return CIMultiDict((it, value) for it, value in headers.items() if it.lower() not in names)
