@@ -467,10 +467,7 @@ class Adaptation:
         limits = self.limits
         if rate_limit is not None:
             limits.check_resources(rate_limit)
-        if rate_limit is None and isinstance(limits.algorithm, type | None):
-            plan = Plan(Unlimited())  # whatever burst and guard there were
-        else:
-            plan = limits.plan_for(rate_limit, shared=shared is not None, before=self.feedback)
+        plan = self._plan_for(rate_limit, shared=shared is not None, before=self.feedback)
         if shared is not None:
             check_shareable(plan)
             shared.check(plan.algorithm)
@@ -483,7 +480,22 @@ class Adaptation:
     def _plan_of_user(self) -> Plan:
         """Return a plan without what was learned or reported."""
         limits = self.limits
-        return limits.plan_for(None if limits.follows_server else limits.rate_limit)
+        if limits.follows_server:
+            return Plan(Unlimited())  # as at the beginning
+        return self._plan_for(limits.rate_limit)
+
+    def _plan_for(
+        self,
+        rate_limit: RateLimit | None,
+        *,
+        shared: bool = False,
+        before: Feedback | None = None,
+    ) -> Plan:
+        """Make the plan of a rate limit of the user, as `Limits.plan_for` does."""
+        limits = self.limits
+        if rate_limit is None and isinstance(limits.algorithm, type | None):
+            return Plan(Unlimited())  # whatever burst and guard there were
+        return limits.plan_for(rate_limit, shared=shared, before=before)
 
     def _use(self, plan: Plan, shared: "SharedBucket | None" = None) -> None:
         """Replace algorithm and guard; spent tokens stay spent."""

@@ -7,6 +7,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -265,12 +266,14 @@ def test_learned_rate_shows_in_statistics_events_and_log(caplog: pytest.LogCaptu
     assert "gives up" not in caplog.text
 
 
+@pytest.mark.parametrize("options", [{}, {"burst": 2}, {"guard": 0.1}])
 @virtual
 async def test_rate_is_given_up_where_the_server_throttles_no_more(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any]
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
-    limiter = without_rate()
+    limiter = RateLimiter("100/s" if options else None, concurrency_limit=8, **options)
+    limiter.update(rate_limit=None)
     ThrottledTransport(limiter)  # which reports the outcomes
     for permit in [await limiter.acquire() for _ in range(8)]:
         permit.report_throttled(1.0)

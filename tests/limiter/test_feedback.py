@@ -115,6 +115,20 @@ async def test_followed_rate_counts_requests_in_flight() -> None:
     assert await together(*visits(unknown, 3, stay=1)) == [120, 120, 121]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"burst": 2}, {"guard": 0.1}, {"algorithm": algorithms.FixedWindow}]
+)
+async def test_refuted_rate_of_the_server_is_dropped(options: Unchecked) -> None:
+    limiter, rates = RateLimiter("server", **options), list[float | None]()
+    for left in (9, 3, 3, 3):  # the quota should be full again after each window of a minute
+        async with limiter.throttle() as permit:
+            reset = {"RateLimit-Limit": "10", "RateLimit-Reset": "60"}
+            permit.report(200, {**reset, "RateLimit-Remaining": str(left)})
+        rates.append(limits_of(limiter)[0])
+        await asyncio.sleep(100)
+    assert rates == [10 / 60, 10 / 60, None, None]
+
+
 async def test_slots_grow_while_half_are_used() -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(2, 1, 16))
     await send_many(limiter, 300)
