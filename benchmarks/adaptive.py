@@ -1,7 +1,7 @@
 """Unknown limits, found and followed: `uv run benchmarks/adaptive.py [--write]`.
 
 Real limiters are simulated on virtual time, so every machine gives the same results. This page has
-2 seeds for each case; [Results](../results/adaptive.md) has tables of 20 seeds. The
+2 seeds for each case; [Results](../results/adaptive.md) has tables of more. The
 rules of other projects are in `benchmarks/rivals.py`.
 """
 
