@@ -332,8 +332,8 @@ class Permit:
         throttles many requests at once, the first report makes the pause, with some jitter; the
         others extend it only with a longer `retry_after`. Without a `retry_after`, or with one
         below 0.1 seconds, the pause is half a second, doubled with each pause in a row; with a
-        learned rate it is five tokens, if the server was open again after the last one. No pause is
-        longer than an hour; call `RateLimiter.pause` for a longer one.
+        learned rate it is three tokens, if the server was open again after the last one. No pause
+        is longer than an hour; call `RateLimiter.pause` for a longer one.
 
         After the pause one request goes ahead. The others follow when it is reported as a success,
         or released without a report, or after five seconds.

@@ -29,7 +29,7 @@ _SHORTEST_WAIT = 0.1
 # as far as a pause without one would be: an outage may be over sooner than it seems.
 _TOO_SHORT = 0.25
 # Where a rate is known, the server may be open again as soon as so many tokens are due.
-_INTERVALS = 5.0
+_INTERVALS = 3.0
 # Seconds without reports after which learned values are out of date; the most for a slow rate.
 _MEMORY, _LONGEST_MEMORY = 600.0, 86400.0
 
