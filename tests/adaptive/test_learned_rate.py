@@ -40,9 +40,9 @@ def test_unknown_limit_is_used_and_hardly_exceeded(server: str) -> None:
     for seed in seeds(1):
         record = run(OF_TWENTY[server](), 60.0, seed=seed, limiter=without_rate())
         assert record.part_throttled(0.0, 60.0) <= 0.03
-        assert record.part_throttled(10.0, 60.0) <= 0.01
+        assert record.part_throttled(10.0, 60.0) <= 0.0125
         # Even spacing leaves no room for the jitter of the network.
-        least = 0.8 if server == "nginx without burst" else 0.85
+        least = 0.82 if server == "nginx without burst" else 0.9
         assert record.used(10.0, 60.0, 20.0) >= least
 
 
