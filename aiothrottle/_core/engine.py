@@ -28,7 +28,7 @@ import sys
 import weakref
 from asyncio import Future, current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from contextvars import Context
 from copy import copy
 from dataclasses import InitVar, dataclass, field
@@ -83,6 +83,8 @@ _Answer = TypeVar("_Answer")
 
 # The module whose frames stand between a block and its engine.
 _PERMIT = "aiothrottle.permit"
+# The code that enters a permit into an exit stack.
+_EXIT_STACK = AsyncExitStack.enter_async_context.__code__
 # Some loops cannot sleep longer.
 _LONGEST_NAP = 86400.0
 # Waiters that are woken in one turn: more would keep the loop from its sockets.
@@ -655,7 +657,8 @@ class Engine:
     def note_block(self) -> None:
         """Note which task took the last slot, for a block: until a slot is released.
 
-        Not if the block is in an async generator: that may be left behind, and then garbage.
+        Not if the block is in an async generator, which may be left behind, and then garbage; nor
+        for an exit stack, which another task may close.
         """
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == _PERMIT:
@@ -663,7 +666,10 @@ class Engine:
         task, semaphore = current_task(self.loop), self.semaphore
         if semaphore.taken < semaphore.slots + semaphore.closed:
             return  # another one opens within a second
-        if task is not None and not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
+        code = frame.f_code
+        if code.co_flags & CO_ASYNC_GENERATOR or code is _EXIT_STACK:
+            return
+        if task is not None:
             semaphore.filled_by = weakref.ref(task)
             semaphore.watched = True
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -118,4 +118,20 @@ async def test_block_of_a_generator_may_be_garbage_and_is_no_error() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await limiter.acquire()
+    assert counts(limiter) == (0, 0)
+
+
+async def test_exit_stack_may_be_closed_by_another_task() -> None:
+    limiter = RateLimiter(concurrency_limit=2)
+
+    async def answer(stack: AsyncExitStack) -> None:
+        async with stack:
+            await asyncio.sleep(1)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(5):
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(limiter.throttle())
+                assert now() == number // 2
+                group.create_task(answer(stack.pop_all()))
     assert counts(limiter) == (0, 0)
