@@ -123,8 +123,10 @@ class KeyedRateLimiter:
         # While a permit or a child of a forgotten key lives, the key must keep its engine: two
         # engines would grant the limit twice.
         self._alive = weakref.WeakValueDictionary[Hashable, Engine]()
+        # The loop that the limiters are used on, its thread, and whether a timer runs there.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
+        self._is_timed = False
         # In this round: how many keys are still to be checked, and after how many seconds the first
         # of the others may be forgotten.
         self._unseen = 0
@@ -140,7 +142,8 @@ class KeyedRateLimiter:
         limiter = self._limiters.get(key)
         if limiter is None:
             return self._make(key)
-        if self._loop is None:
+        # A mere look from another loop does not move the timer there.
+        if not self._is_timed and limiter._engine.loop is running_loop():
             self._keep_tidy()
         return limiter
 
@@ -432,8 +435,9 @@ class KeyedRateLimiter:
     def _keep_tidy(self) -> None:
         """Start the timer that forgets keys, on the running loop, if there is none."""
         loop = running_loop()
-        if loop is not None and self._loop is not loop:  # else the first key on a loop starts it
-            self._loop, self._thread = loop, get_ident()
+        # Without a loop the first key on one starts it.
+        if loop is not None and (self._loop is not loop or not self._is_timed):
+            self._loop, self._thread, self._is_timed = loop, get_ident(), True
             # A weak reference: a timer must not keep a limiter alive.
             loop.call_later(_SOONEST, _tidy, weakref.ref[KeyedRateLimiter](self), loop, _ROUNDS)
 
@@ -545,4 +549,4 @@ def _tidy(
     if rounds:
         loop.call_later(min(seconds, _LATEST), _tidy, limiter, loop, rounds)
     else:
-        known._loop = None
+        known._is_timed = False

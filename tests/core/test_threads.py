@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import pytest
 
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, Permit, RateLimiter
 from aiothrottle.events import Event
-from tests.support.virtually import counts, turns, visit
+from tests.support.virtually import counts, turns, virtual, visit
 
 events: list[Event] = []
 
@@ -93,6 +94,32 @@ async def test_keys_in_another_thread_raise() -> None:
         (error,) = await asyncio.to_thread(elsewhere, change)
         assert isinstance(error, RuntimeError)
         assert "b" not in limiter
+
+
+def test_keys_stay_on_the_loop_that_used_them() -> None:
+    limiter = KeyedRateLimiter("10/s")
+    limiter.pause("a", 0.0)
+
+    async def look() -> None:
+        assert not limiter["a"].statistics().paused_for
+
+    async def total() -> None:
+        limiter.total()
+
+    @virtual
+    async def use(another: asyncio.AbstractEventLoop) -> None:
+        await visit(limiter["a"])
+        await visit(limiter["b"])
+        await asyncio.sleep(5)
+        assert list(limiter) == []  # both were forgotten
+        for ask in (look, total):
+            (error,) = elsewhere(partial(another.run_until_complete, ask()))
+            assert "this limiter belongs to <" in str(error)
+        await visit(limiter["c"])
+
+    with closing(asyncio.new_event_loop()) as another:
+        assert not elsewhere(lambda: another.run_until_complete(look()))
+        use(another)
 
 
 def test_loop_continued_in_another_thread_keeps_its_limiter() -> None:
