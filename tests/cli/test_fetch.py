@@ -302,6 +302,16 @@ def test_index_that_is_a_link_is_rejected(tmp_path: Path, command: Command, serv
     assert index.is_symlink()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that root cannot write to")
+def test_folder_that_cannot_be_written_is_known_before_a_request(
+    command: Command, serve: Serve, out: Path
+) -> None:
+    server = serve()
+    ended = command("fetch", server.url, "--output-dir", "/proc", "-o", out)
+    assert (ended.status, server.audit.sent) == (2, 0)
+    assert "/proc cannot be written to" in ended.messages
+
+
 # ---- the output, and resuming ----------------------------------------------------------------
 
 RECORD = b'{"url": "http://a/"}\n'
