@@ -451,6 +451,7 @@ class Adaptation:
             self.limits.concurrency_limit = concurrency_limit
             if leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 leased.shared = concurrency_limit
+                self.semaphore.filled_by = None  # more slots may be there
         if plan is not None and rate_limit is not UNCHANGED:
             self._use(plan, shared)
             self.bucket.bind_quotas()

@@ -664,8 +664,9 @@ class Engine:
         while frame.f_back is not None and frame.f_globals.get("__name__") == _PERMIT:
             frame = frame.f_back
         task, semaphore = current_task(self.loop), self.semaphore
-        if semaphore.taken < semaphore.slots + semaphore.closed:
-            return  # another one opens within a second
+        most = semaphore.slots + semaphore.closed if self.leased is None else self.leased.most
+        if semaphore.taken < most:
+            return  # another one opens within a second, or is leased
         code = frame.f_code
         if code.co_flags & CO_ASYNC_GENERATOR or code is _EXIT_STACK:
             return

@@ -116,6 +116,12 @@ class SharedSemaphore:
         """Return whether no slot is leased or wanted."""
         return self._known == (0, 0)
 
+    @property
+    def most(self) -> int:
+        """The most slots that the engine may have."""
+        shared = self.shared
+        return min(shared.limit, shared.per_process or shared.limit)
+
     def tidy(self, now: float) -> None:  # noqa: ARG002 - a free slot does not grow old
         """Use slots without the store while the fallback serves, as many as it allows."""
         if self._held_before is not None:

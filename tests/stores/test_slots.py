@@ -224,6 +224,19 @@ async def test_peek_and_try_acquire_count_all_slots() -> None:
     assert all(await asyncio.gather(*trying))
 
 
+@pytest.mark.parametrize(("limit", "per_process"), [(2, None), (9, 2)])
+async def test_nested_block_is_an_error_only_with_all_slots(
+    limit: int, per_process: int | None
+) -> None:
+    limiter = share(Link(Shared()), limit, per_process=per_process)
+    async with limiter.throttle(), limiter.throttle():  # the second slot is leased by then
+        with pytest.raises(RuntimeError, match="this task holds a slot"):
+            await limiter.acquire()
+        limiter.update(concurrency_limit=SharedConcurrency(3))
+        (await limiter.acquire()).release()
+    await limiter.aclose()
+
+
 async def test_slots_of_waiters_for_the_rate_are_returned() -> None:
     shared = Shared()
     link = Link(shared)
