@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import asyncio
 
 # Seconds without a released slot before a collection. If still no slot is released, other objects
-# may have become garbage: then the next collection follows after a wait longer by this factor.
-_SECONDS, _GROWTH = 0.5, 4.0
+# may have become garbage: then the next collection follows after a wait longer by this factor, up
+# to the longest. Not for ever: a loop in virtual time finds a deadlock by having no timer.
+_SECONDS, _GROWTH, _LONGEST = 0.5, 4.0, 3600.0
 # Seconds without a released slot before the warning.
 _LONG = 30.0
 # Seconds between two collections in this process.
@@ -76,6 +77,8 @@ class Stall:
 
     def begin(self, now: float) -> float:
         """Begin to watch the queue, and return the seconds until the first look."""
+        if self.flows:
+            self.flows, self._seconds = False, _SECONDS
         self._since = now
         return self._seconds
 
@@ -90,10 +93,11 @@ class Stall:
             Seconds until the next look; None: there is none.
         """
         if self.flows:
-            self.flows, self._seconds, self._since = False, _SECONDS, loop.time()
+            self.begin(loop.time())
         elif not wait:
-            if not gc.isenabled():
-                return None  # the program collects its garbage itself
+            # Without its collector a program collects its garbage itself.
+            if self._seconds > _LONGEST or not gc.isenabled():
+                return None
             wait = max(_collector.collect(loop), self._seconds)
             self._seconds *= _GROWTH
         return max(wait, _SECONDS)

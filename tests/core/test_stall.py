@@ -179,6 +179,20 @@ async def test_long_stall_triggers_few_collections(collections: list[float]) -> 
 
 
 @virtual
+async def test_stall_without_end_is_looked_at_for_an_hour(collections: list[float]) -> None:
+    """A loop in virtual time finds a deadlock by having no timer."""
+    limiter = RateLimiter(concurrency_limit=1)
+    async with limiter.throttle():
+        waiting = visits(limiter, 2, stay=1)
+        await asyncio.sleep(10_000)
+        looks = len(collections)
+        await asyncio.sleep(10_000_000)
+        assert len(collections) == looks
+    await asyncio.gather(*waiting)
+    assert len(collections) == looks + 1  # while the second one waited for the first
+
+
+@virtual
 async def test_limiters_that_stall_together_share_a_collection(collections: list[float]) -> None:
     limiters = [RateLimiter(concurrency_limit=1) for _ in range(50)]
     inside = [await limiter.acquire() for limiter in limiters]
