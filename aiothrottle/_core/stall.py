@@ -95,10 +95,10 @@ class Stall:
         if self.flows:
             self.begin(loop.time())
         elif not wait:
-            # Without its collector a program collects its garbage itself.
-            if self._seconds > _LONGEST or not gc.isenabled():
+            if self._seconds > _LONGEST:
                 return None
-            wait = max(_collector.collect(loop), self._seconds)
+            # A program that has disabled the collector collects its garbage itself.
+            wait = max(_collector.collect(loop) if gc.isenabled() else 0.0, self._seconds)
             self._seconds *= _GROWTH
         return max(wait, _SECONDS)
 

@@ -205,7 +205,9 @@ async def test_limiters_that_stall_together_share_a_collection(collections: list
 
 
 @virtual
-async def test_a_program_without_a_collector_keeps_its_garbage(collections: list[float]) -> None:
+async def test_a_program_without_a_collector_keeps_its_garbage(
+    collections: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     gc.disable()
     try:
@@ -216,6 +218,7 @@ async def test_a_program_without_a_collector_keeps_its_garbage(collections: list
     finally:
         gc.enable()
     assert collections == []
+    assert "no slot was released for 43 s" in caplog.text
 
 
 @virtual
