@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from aiothrottle._lazy import needs
 
 with needs("pymongo", extra="mongodb"):
-    from pymongo import AsyncMongoClient, ReturnDocument
+    from pymongo import AsyncMongoClient, ReadPreference, ReturnDocument
+from bson.codec_options import CodecOptions
 from pymongo.errors import DuplicateKeyError
 
 from aiothrottle._checks import check_number, shown
@@ -87,7 +88,11 @@ class MongoStore(SwapStore):
             raise TypeError(f"client is a pymongo.AsyncMongoClient, not {shown(client)}")
         check_number("timeout", timeout, "seconds", above=0)
         self._client = client
-        self._records = client[database][collection]
+        # The client may read times in another zone, and from a replica, which is late.
+        options: CodecOptions[_Document] = CodecOptions()
+        self._records = client[database].get_collection(
+            collection, options, read_preference=ReadPreference.PRIMARY
+        )
         self._clock = clock
         most = client.options.pool_options.max_pool_size or math.inf
         self._calls = Calls[Callable[[], Awaitable[Any]]](

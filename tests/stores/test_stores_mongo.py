@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC
+from datetime import UTC, timedelta, timezone
 from typing import Any, TypeAlias
 
 import pytest
@@ -84,6 +84,27 @@ async def test_record_has_one_algorithm_expires_and_is_purged(
         await store.reserve(repr(first), first, [1])
         with pytest.raises(ValueError, match="another algorithm"):
             await store.reserve(repr(first), second, [1])
+
+
+async def test_options_of_the_client_change_no_record(mongodb_uri: str, store: MongoStore) -> None:
+    # What programs give for their own documents: other times, and reads of a replica.
+    options: dict[str, dict[str, Any]] = {
+        "times of a zone": {"tz_aware": True, "tzinfo": timezone(timedelta(hours=2))},
+        "times as numbers": {"datetime_conversion": "DATETIME_MS"},
+        "replicas": {"readPreference": "secondary", "directConnection": False},
+    }
+    for key, given in options.items():
+        async with Client(mongodb_uri, retryWrites=False, **given) as other:
+            others = MongoStore(other, "aiothrottle_test", timeout=5)
+            for window in (HOURLY, WaitUntil(3600, 5, 36_000)):
+                record = (key, repr(window))
+                first = await store.reserve(record, window, [1])
+                second = await others.record(record, window)
+                assert 0 <= second.now - first.now < 5, key
+                third = await store.peek(record, window)
+                assert 0 <= third.now - second.now < 5, key
+                assert third.reset_after == pytest.approx(second.reset_after, abs=5), key
+        assert (await store.peek((key, repr(HOURLY)), HOURLY)).remaining == 8.0, key
 
 
 async def test_server_decides_as_python_does(

@@ -426,7 +426,7 @@ class MongoDB(Process):
             "mongodb",
             lambda port, folder: [
                 *(str(program), "--host", "127.0.0.1", "--port", str(port)),
-                *("--storage-path", str(folder / "data"), "--standalone", "--enable-test-commands"),
+                *("--storage-path", str(folder / "data"), "--enable-test-commands"),
             ],
         )
 
