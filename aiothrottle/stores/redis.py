@@ -112,7 +112,7 @@ class RedisStore(SwapStore):
         self._clock = clock
         self._timeout = timeout
         self._requests = Requests(prefix, timeout, clock)
-        self._wakes = Wakes(client, prefix)
+        self._wakes = Wakes(client, prefix, self._try_to_publish)
         # Of a cluster, whose nodes fail one by one: so each has a queue of calls.
         self._nodes: _Nodes | None = None
         if hasattr(client, "nodes_manager"):
@@ -169,6 +169,14 @@ class RedisStore(SwapStore):
     def unlisten(self, owner: str) -> None:
         """Stop calling it."""
         self._wakes.unlisten(owner)
+
+    async def _try_to_publish(self, channel: str) -> None:
+        """Publish an empty message. Raises if the server rejects that, not if it fails."""
+        try:
+            await self._ask(lambda client: client.execute_command("PUBLISH", channel, ""), channel)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, self._exceptions.ResponseError):
+                raise
 
     # ---- an algorithm that the script does not know ----------------------------------------------
 

@@ -1,9 +1,9 @@
 """Wakes the waiters for shared slots in Redis when it is their turn: publish and subscribe.
 
-Strategy. The subscription is in doubt when it has failed, or the server does not confirm it or
-answer a ping soon: a network that forgets a connection tells neither end. A ping is to subscribe
-again. In doubt the owners are woken at a bounded pace, so that they ask by themselves; a connection
-that stays silent, or on which anything fails, is replaced.
+Strategy. The subscription is in doubt when it has failed, the server permits no messages, or does
+not confirm it or answer a ping soon: a network that forgets a connection tells neither end. A ping
+is to subscribe again. In doubt the owners are woken at a bounded pace, so that they ask by
+themselves; a connection that stays silent, or on which anything fails, is replaced.
 
 Invariant: while an owner listens the server has just answered, or a timer is set that wakes it.
 """
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from itertools import islice
 from typing import Any, TypeAlias
@@ -47,10 +47,18 @@ class Wakes:
     """One subscription for all owners of one store, while any of them listens.
 
     Messages are lost while there is no connection: so a new subscription wakes all owners.
+
+    Args:
+        client: The client of the store.
+        prefix: The beginning of every name.
+        publish: Publishes an empty message to a channel. Raises if that is not permitted.
     """
 
-    def __init__(self, client: OfDriver, prefix: str) -> None:
+    def __init__(
+        self, client: OfDriver, prefix: str, publish: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._client = client
+        self._publish = publish
         #: The beginning of an owner's name in the server, before a full stop.
         self.id: str = secrets.token_hex(8)
         #: The beginning of the channels of all stores; the `id` follows.
@@ -111,6 +119,8 @@ class Wakes:
             while not _is_cancelled():
                 message = await pubsub.get_message(timeout=_ANSWER if unanswered else ping_after)
                 if message is not None:
+                    if not confirmed:  # what this user may not publish, no script of it may
+                        await self._publish(self.channels + self.id)
                     # The driver itself connects anew, too: then the answer was not asked for.
                     is_new = message["type"] == "subscribe" and not unanswered
                     if self._timer is not None or is_new or not confirmed:

@@ -51,11 +51,13 @@ class Driver:
         self.is_silent = is_silent
         self.lines: list[Line] = []
         self.woken = Counter[str]()
-        self.wakes = Wakes(self, "x")
+        self.wakes = Wakes(self, "x", self.try_to_publish)
 
     def pubsub(self) -> Line:
         self.lines.append(Line(is_silent=self.is_silent))
         return self.lines[-1]
+
+    async def try_to_publish(self, _channel: str) -> None: ...
 
     def publish(self, data: str | bytes) -> None:
         self.lines[-1].messages.put_nowait({"type": "message", "data": data})
