@@ -19,6 +19,7 @@ with needs("pymongo", extra="mongodb"):
     from pymongo import AsyncMongoClient, ReadPreference, ReturnDocument
 from bson.codec_options import CodecOptions
 from pymongo.errors import DuplicateKeyError
+from pymongo.write_concern import WriteConcern
 
 from aiothrottle._checks import check_number, shown
 from aiothrottle.algorithms import Algorithm, WaitUntil
@@ -88,10 +89,15 @@ class MongoStore(SwapStore):
             raise TypeError(f"client is a pymongo.AsyncMongoClient, not {shown(client)}")
         check_number("timeout", timeout, "seconds", above=0)
         self._client = client
-        # The client may read times in another zone, and from a replica, which is late.
+        # The client may read times in another zone, and from a replica, which is late; and its
+        # writes may return before it is known whether they found the record.
         options: CodecOptions[_Document] = CodecOptions()
+        concern = client.write_concern
         self._records = client[database].get_collection(
-            collection, options, read_preference=ReadPreference.PRIMARY
+            collection,
+            options,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=concern if concern.acknowledged else WriteConcern(),
         )
         self._clock = clock
         most = client.options.pool_options.max_pool_size or math.inf

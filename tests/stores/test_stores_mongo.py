@@ -87,11 +87,12 @@ async def test_record_has_one_algorithm_expires_and_is_purged(
 
 
 async def test_options_of_the_client_change_no_record(mongodb_uri: str, store: MongoStore) -> None:
-    # What programs give for their own documents: other times, and reads of a replica.
+    # What programs give for their own documents.
     options: dict[str, dict[str, Any]] = {
         "times of a zone": {"tz_aware": True, "tzinfo": timezone(timedelta(hours=2))},
         "times as numbers": {"datetime_conversion": "DATETIME_MS"},
         "replicas": {"readPreference": "secondary", "directConnection": False},
+        "no acknowledgements": {"w": 0},
     }
     for key, given in options.items():
         async with Client(mongodb_uri, retryWrites=False, **given) as other:
