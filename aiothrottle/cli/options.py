@@ -223,9 +223,7 @@ def header(text: str) -> tuple[str, str]:
     except UnicodeEncodeError:  # aiohttp would leave out those bytes
         raise argparse.ArgumentTypeError(f"must be in UTF-8, got {text!r}") from None
     if match[1].lower() in FRAMING:
-        raise argparse.ArgumentTypeError(
-            f"must not be {match[1]}, which follows from the body: leave it out"
-        )
+        raise argparse.ArgumentTypeError(f"must not be {match[1]}: it follows from the body")
     return match[1], match[2]
 
 

@@ -28,7 +28,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 import aiohttp
-from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle import __version__
@@ -58,7 +57,7 @@ from aiothrottle.cli.output import (
     without_credentials,
 )
 from aiothrottle.cli.progress import Display
-from aiothrottle.cli.proxies import credentials_for, proxies_of_environment
+from aiothrottle.cli.proxies import headers_through, proxies_of_environment
 from aiothrottle.cli.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.headers import Policy, parse_rate_limit, profile_for
 
@@ -215,8 +214,7 @@ class Probe:
             NoResponse: There is no response, or none in time.
         """
         options, proxy = self._options, self._options.proxy
-        headers = CIMultiDict(options.header)
-        headers.update(credentials_for(proxy, options.url))
+        headers = headers_through(proxy, options.url, options.header)
         try:
             async with session.request(
                 options.method, options.url, headers=headers, allow_redirects=False, proxy=proxy

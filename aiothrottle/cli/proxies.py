@@ -2,10 +2,11 @@
 
 import base64
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.request import getproxies_environment
 
+from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle.cli.addresses import has_credentials, url_of
@@ -60,16 +61,19 @@ def proxies_of_environment() -> Proxies:
     return Proxies(by_scheme, tuple(suffixes), networks)
 
 
-def credentials_for(proxy: URL | None, url: URL) -> dict[str, str]:
-    """Return the headers with which a proxy gets its credentials along with a request.
+def headers_through(
+    proxy: URL | None, url: URL, headers: Mapping[str, str] | Iterable[tuple[str, str]]
+) -> CIMultiDict[str]:
+    """Return the headers of a request, along with which a proxy gets its credentials.
 
     A tunnel (https) has them in its CONNECT. Up to 3.12 aiohttp sends them only with the first
     request of a connection.
     """
-    if proxy is None or url.scheme != "http" or not has_credentials(proxy):
-        return {}
-    credentials = f"{proxy.user or ''}:{proxy.password or ''}".encode()
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(credentials).decode('ascii')}"}
+    found = CIMultiDict(headers)
+    if proxy is not None and url.scheme == "http" and has_credentials(proxy):
+        credentials = f"{proxy.user or ''}:{proxy.password or ''}".encode()
+        found["Proxy-Authorization"] = f"Basic {base64.b64encode(credentials).decode('ascii')}"
+    return found
 
 
 def _proxy(variable: str, text: str) -> URL:

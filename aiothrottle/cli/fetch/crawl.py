@@ -12,7 +12,6 @@ from functools import partial
 
 import aiohttp
 from aiohttp import ClientResponse
-from multidict import CIMultiDict
 from yarl import URL
 
 from aiothrottle._checks import duration
@@ -24,7 +23,7 @@ from aiothrottle.cli.fetch.lines import Line, Lines
 from aiothrottle.cli.fetch.requests import headers_for, redirected
 from aiothrottle.cli.fetch.results import Record, Results
 from aiothrottle.cli.output import described, without_credentials
-from aiothrottle.cli.proxies import Proxies, credentials_for
+from aiothrottle.cli.proxies import Proxies, headers_through
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.events import Event, Paused, Throttled
 from aiothrottle.keyed import AnyLimiter
@@ -292,10 +291,7 @@ class Crawl:
 
     async def _ask(self, work: _Work, request: Request, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        headers, proxy = request.headers, self.proxies.of(request.url)
-        if credentials := credentials_for(proxy, request.url):
-            headers = CIMultiDict(headers)
-            headers.update(credentials)
+        proxy = self.proxies.of(request.url)
         if self._stopping:  # and this task is cancelled, but did not need to wait since
             raise asyncio.CancelledError
         work.busy = True
@@ -308,7 +304,7 @@ class Crawl:
             response = await self.client.request(
                 request.method,
                 request.url,
-                headers=headers,
+                headers=headers_through(proxy, request.url, request.headers),
                 data=request.data,
                 allow_redirects=False,
                 proxy=proxy,

@@ -77,13 +77,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # (X-Api-Key, Cookie), or is about the first server alone (Host, If-None-Match).
 _ACCEPT = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language"})
 _HARMLESS = _ACCEPT | {"cache-control", "pragma", "range", "user-agent"}
-_OF_CREDENTIALS = frozenset({"authorization"})
-_OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
 
 
 def headers_for(url: URL, headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the headers for a URL: credentials of its own precede an Authorization."""
-    return _without(headers, _OF_CREDENTIALS) if has_credentials(url) else headers
+    return _without(headers, "authorization") if has_credentials(url) else headers
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:
@@ -108,16 +106,15 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     if _origin(url) != _origin(request.url):
         if data is not None:
             # Without its body it would be a different request, possibly a harmful one.
-            place = f"{url.origin()}, another origin"
-            raise ValueError(f"redirected ({status}) to {place}: the body is not sent there")
-        harmful = frozenset(map(str.lower, headers)) - _HARMLESS
-        return Request(method, url, _without(headers, harmful))
+            raise ValueError(f"redirected ({status}): another origin, {url.origin()}, gets no body")
+        harmful = set(map(str.lower, headers)) - _HARMLESS
+        return Request(method, url, _without(headers, *harmful))
     if not has_credentials(request.url):
         headers = headers_for(url, headers)
     elif not has_credentials(url):
         url = url.with_user(request.url.user or "").with_password(request.url.password)
     if becomes_get:
-        headers = _without(headers, _OF_A_BODY)
+        headers = _without(headers, "content-type")  # the only one of a body
     return Request(method, url, headers, data)
 
 
@@ -126,5 +123,5 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _without(headers: Mapping[str, str], names: frozenset[str]) -> CIMultiDict[str]:
+def _without(headers: Mapping[str, str], *names: str) -> CIMultiDict[str]:
     return CIMultiDict((it, value) for it, value in headers.items() if it.lower() not in names)

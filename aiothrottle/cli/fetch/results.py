@@ -516,7 +516,7 @@ class Folder:
             raise OutputError(f"{path} is no folder to write to: {error.strerror}") from error
 
     def take(self) -> None:
-        """Lock the folder, remove the temporary files of a killed run, and try to write.
+        """Lock the folder, try to write, and remove the temporary files of a killed run.
 
         Raises:
             OutputError: Another run writes to the folder, or this one may not.
@@ -525,12 +525,10 @@ class Folder:
             self._descriptor = os.open(self._path, os.O_RDONLY)
             _lock(self._descriptor, self._path)
         with self._output_errors():
+            # With the records elsewhere, the first body would be lost.
+            (self._path / f"{_PART}0").touch()
             for part in self._path.glob(f"{_PART}*"):
                 part.unlink(missing_ok=True)
-            # With the records elsewhere, the first body would be lost.
-            trial = self._path / f"{_PART}0"
-            trial.touch(exist_ok=False)
-            trial.unlink()
 
     def close(self) -> None:
         """Let other runs write to the folder."""
