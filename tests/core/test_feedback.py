@@ -17,7 +17,7 @@ def test_pause_is_bounded_whatever_the_streak_and_the_wait() -> None:
 
 
 def test_first_pause_is_short_where_a_short_one_was_enough() -> None:
-    """Five intervals of the learned rate; the next ones are the usual ones."""
+    """Three intervals of the learned rate; the next ones are the usual ones."""
     bucket, exact = LocalBucket(Unlimited(), float), PauseRule(jitter=0.0)
 
     def pauses(feedback: Feedback, count: int, now: float) -> list[float]:
@@ -28,9 +28,9 @@ def test_first_pause_is_short_where_a_short_one_was_enough() -> None:
     learned, unknown = Feedback(rate=RateControl(AdaptiveRate(50, 1, 100))), Feedback()
     assert [pauses(learned, count, now) for now, count in enumerate([1, 3, 1, 1])] == [
         [0.5],
-        [0.1, 0.5, 1.0],
+        [0.06, 0.5, 1.0],
         [0.5],  # the short one was not enough
-        [0.1],
+        [0.06],
     ]
     assert [pauses(unknown, 1, float(now)) for now in range(3)] == [[0.5]] * 3
     # Of a slow rate the next token comes later than half a second.
