@@ -348,7 +348,8 @@ def report(seeds: int = 2) -> Report:
 def page_part(report: Report, seeds: int) -> str:
     """Return the text between the markers."""
     terms = (
-        f"*Simulated by `python benchmarks/adaptive.py --write` on {time.strftime('%Y-%m-%d')}: "
+        f"*Simulated by `python benchmarks/adaptive.py --seeds {seeds} --write` on "
+        f"{time.strftime('%Y-%m-%d')}: "
         f"{WORKERS} workers that always have a request to send unless noted, 50 to 60 ms "
         f"each way, Retry-After in whole seconds, the mean of {seeds} seeds.*"
     )
