@@ -15,8 +15,9 @@ The rate returns to the upper bound on a cubic of the time in which it was used 
 first. So the bounds close in on the limit. A limit that has stood for long will stand, so the
 probes take longer with time, up to 30 seconds to the middle, and 429s are rare once it is known.
 Where pauses are short, that takes a quarter of an hour, and at first a limit of 10/s or more that
-doubles is found within 20 seconds. A pause of a second is too long for that, and each probe takes
-twice as long as the one before has lasted. 429s that come early make the next probes short again.
+doubles is found within half a minute. A pause of a second is too long for that, and each probe
+takes twice as long as the one before has lasted. 429s that come early make the next probes short
+again.
 
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
