@@ -481,9 +481,7 @@ class Adaptation:
     def _plan_of_user(self) -> Plan:
         """Return a plan without what was learned or reported."""
         limits = self.limits
-        if limits.follows_server:
-            return Plan(Unlimited())  # as at the beginning
-        return self._plan_for(limits.rate_limit)
+        return self._plan_for(None if limits.follows_server else limits.rate_limit)
 
     def _plan_for(
         self,

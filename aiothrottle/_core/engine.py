@@ -668,9 +668,7 @@ class Engine:
         if semaphore.taken < most:
             return  # another one opens within a second, or is leased
         code = frame.f_code
-        if code.co_flags & CO_ASYNC_GENERATOR or code is _EXIT_STACK:
-            return
-        if task is not None:
+        if task is not None and code is not _EXIT_STACK and not code.co_flags & CO_ASYNC_GENERATOR:
             semaphore.filled_by = weakref.ref(task)
             semaphore.watched = True
 
