@@ -13,8 +13,8 @@ from aiothrottle.rate import Rate
 from aiothrottle.simulation import Server, simulate
 from tests.adaptive.session_in_time import Record, run
 from tests.adaptive.test_learned_slots import minute
-from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
+from tests.support.observing import adaptations, observed
 from tests.support.server_limits import rolling_window
 
 SERVERS = {

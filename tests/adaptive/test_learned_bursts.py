@@ -13,8 +13,8 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop, greatest_count
 from tests.adaptive.session_in_time import run
-from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
+from tests.support.observing import adaptations, observed
 from tests.support.server_limits import (
     OF_TWENTY,
     Admits,

@@ -16,8 +16,8 @@ from aiothrottle.adaptive.evidence import Evidence, LearnedSlots
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.httpx import ThrottledTransport
 from tests.adaptive.session_in_time import run
-from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
+from tests.support.observing import adaptations, observed
 from tests.support.server_limits import (
     OF_TWENTY,
     Admits,

@@ -10,8 +10,8 @@ import pytest
 from aiothrottle import RateLimiter
 from aiothrottle.adaptive.evidence import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
-from tests.limiter.common import adaptations, observed
 from tests.support.effort import seeds
+from tests.support.observing import adaptations, observed
 from tests.support.virtually import now, on_virtual_loop
 
 

@@ -12,12 +12,14 @@ import aiohttp
 import httpx
 import pytest
 
-from aiothrottle import RateLimiter, Retry, events
+from aiothrottle import RateLimiter, Retry
 from aiothrottle.adaptive.silent_limit import SilentLimit
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.events import Paused
 from aiothrottle.testing import RateLimitedServer
 from tests.adaptive.session_in_time import Record, Refusal, run
 from tests.integrations.scripted import Script, Step
+from tests.support.observing import observed
 from tests.support.server_limits import Admits, at_random, envoy, sliding_counter
 from tests.support.virtually import virtual
 
@@ -176,14 +178,12 @@ def test_outage_says_nothing_about_a_known_rate() -> None:
 
 
 def test_pause_is_no_longer_than_the_policy_allows() -> None:
-    limiter, seen = RateLimiter(concurrency_limit=8), list[events.Event]()
-    limiter.observe(seen.append)
-    retry = Retry(max_pause=3.0)
+    limiter, retry = RateLimiter(concurrency_limit=8), Retry(max_pause=3.0)
+    pauses = observed(limiter, Paused)
     record = run(outage(1.0, 40.0), 40.0, limiter=limiter, refusal=FORBIDDEN, retry=retry)
-    pauses = [it.seconds for it in seen if isinstance(it, events.Paused)]
     assert len(pauses) > 5
-    assert max(pauses) <= 3.0
-    assert {it.reason for it in seen if isinstance(it, events.Paused)} == {"failures"}
+    assert max(it.seconds for it in pauses) <= 3.0
+    assert {it.reason for it in pauses} == {"failures"}
     assert len(record.throttled) < 40
 
 

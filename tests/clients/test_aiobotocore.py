@@ -13,11 +13,12 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
-from aiothrottle.events import Event, Paused
+from aiothrottle.events import Paused
 from aiothrottle.integrations.aiobotocore import throttle_session
 from tests.clients.checks import answering, assert_idle, finish
 from tests.clients.s3 import CREDENTIALS, s3, slow_down
 from tests.integrations.clients import Clock
+from tests.support.observing import observed
 from tests.support.serving import endless, hang_up, never, serving, until
 from tests.support.virtually import counts
 
@@ -44,12 +45,6 @@ async def read(client: Any, key: str = "key") -> bytes:
         return content
 
 
-def pauses(limiter: RateLimiter) -> list[Event]:
-    found: list[Event] = []
-    limiter.observe(lambda event: found.append(event) if isinstance(event, Paused) else None)
-    return found
-
-
 async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
     error = {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}
     amazon = partial(answering, content_type="application/x-amz-json-1.0")
@@ -57,7 +52,7 @@ async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
     limiter = clock.limiter("100/s")
     session = aiobotocore.get_session()
     throttle_session(session, "dynamodb", limiter)
-    paused = pauses(limiter)
+    paused = observed(limiter, Paused)
     async with serving(*script) as (url, seen), client_of(session, url, "dynamodb") as client:
         await finish(clock, limiter, client.list_tables())
     assert len(seen) == 2
@@ -222,7 +217,7 @@ async def test_signature_is_fresh_after_a_long_queue(
 
     monkeypatch.setattr("botocore.auth.get_current_datetime", date)
     limiter = clock.limiter("1/s", concurrency_limit=2)
-    paused = pauses(limiter)
+    paused = observed(limiter, Paused)
     async with (
         serving(valid_for_two_seconds) as (url, seen),
         client_of(throttled(limiter), url) as client,

@@ -5,11 +5,13 @@ import math
 
 import pytest
 
-from aiothrottle import RateLimiter, events
+from aiothrottle import RateLimiter
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.feedback import Change
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import PerResource, SlidingWindowLog, Unlimited, amounts
+from aiothrottle.events import Adapted
+from tests.support.observing import observed
 from tests.support.virtually import virtual, visits
 
 
@@ -74,11 +76,11 @@ def test_of_several_resources_only_the_requests_count() -> None:
 
 
 def test_learned_rate_ends_the_bound_whatever_changes_with_it() -> None:
-    limiter, seen = RateLimiter("10/s", burst=4), list[events.Event]()
-    limiter.observe(seen.append)
+    limiter = RateLimiter("10/s", burst=4)
+    adapted = observed(limiter, Adapted)
     adaptation = limiter._engine.adaptation
     changes = [Change("rate", 5.0, math.inf), Change("burst", 1.0, 4.0), Change("guard", 0.1, 0.0)]
     assert adaptation.apply(tuple(changes))
     assert adaptation.bucket.bound is None
     assert limiter.statistics().rate_limit == 5.0
-    assert [it.what for it in seen if isinstance(it, events.Adapted)] == ["rate"]
+    assert [it.what for it in adapted] == ["rate"]

@@ -15,11 +15,12 @@ from aiothrottle import (
     RateLimiter,
     ThrottleTimeout,
 )
-from aiothrottle.events import Event, Paused, Retried
+from aiothrottle.events import Paused, Retried
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry, RetryBudget, RetryQuota
 from tests.integrations.clients import always
 from tests.integrations.scripted import Script, Step
+from tests.support.observing import observed
 from tests.support.virtually import turns, virtual
 
 A, B, C = "http://a/", "http://b/", "http://c/"
@@ -95,20 +96,19 @@ async def test_delay_of_the_second_attempt(
 @virtual
 async def test_pauses_double_and_have_jitter() -> None:
     script, retry = Script(429, 429, 429, 429, 200), Retry(backoff=1, max_backoff=3, pause_jitter=0)
-    pauses: list[float] = []
     limiter = RateLimiter(concurrency_limit=1)
-    limiter.observe(lambda it: pauses.append(it.delay) if isinstance(it, Retried) else None)
+    retries = observed(limiter, Retried)
     async with script.client(limiter, retry=retry) as client:
         assert (await client.get(A)).status_code == 200
     assert script.times == [0, 1, 3, 6, 9]
-    assert pauses == [1, 2, 3, 3]  # not the delay that was drawn
-    pauses.clear()
+    assert [it.delay for it in retries] == [1, 2, 3, 3]  # not the delay that was drawn
     limiter = RateLimiter()
-    limiter.observe(lambda it: pauses.append(it.seconds) if isinstance(it, Paused) else None)
+    pauses = observed(limiter, Paused)
     async with Script((429, after(5))).client(limiter, retry=Retry(attempts=1)) as client:
         for _ in range(4):  # further ones are longer, as 5 s were not enough
             await client.get(A)
-    assert 5 <= min(pauses) < max(pauses) <= 5.5
+    seconds = [it.seconds for it in pauses]
+    assert 5 <= min(seconds) < max(seconds) <= 5.5
 
 
 @virtual
@@ -182,19 +182,15 @@ async def test_retry_of_a_merged_key_counts_where_it_was_merged() -> None:
 
 @virtual
 async def test_each_retry_is_reported_to_listeners() -> None:
-    events: list[Event] = []
     limiter, error = RateLimiter(concurrency_limit=1), LookupError()
-    limiter.observe(events.append)
+    retries = observed(limiter, Retried)
     script = Script(error, (429, after(7)), 200, httpx.ConnectError("dead"))
     retry = Retry(exceptions=(LookupError,), **EXACT)
     async with script.client(limiter, retry=retry) as client:
         await client.get(A)
         with pytest.raises(httpx.ConnectError):
             await client.get(A)
-    assert [event for event in events if isinstance(event, Retried)] == [
-        Retried(None, 2, 1, None, error),
-        Retried(None, 3, 7, 429, None),
-    ]
+    assert retries == [Retried(None, 2, 1, None, error), Retried(None, 3, 7, 429, None)]
     assert limiter.statistics().retries == 2
 
 

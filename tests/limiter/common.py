@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from aiothrottle import Permit, RateLimiter
-from aiothrottle.events import Adapted, Event
 from tests.support.virtually import turns, visits
 
 Unchecked: TypeAlias = Any  # arguments of callers without type checks
@@ -20,19 +19,6 @@ async def remaining(limiter: RateLimiter) -> float:
 async def left_of_each(limiter: RateLimiter) -> dict[str, float]:
     decision = await limiter.peek()
     return {name: resource.remaining for name, resource in decision.resources.items()}
-
-
-def observed(limiter: RateLimiter) -> list[Event]:
-    """Return the list that gets all events from now on."""
-    seen: list[Event] = []
-    limiter.observe(seen.append)
-    return seen
-
-
-def adaptations(seen: Iterable[Event], what: str | None = None) -> list[Adapted]:
-    """Return the events of limits that have adapted, or of one of these limits."""
-    adapted = [event for event in seen if isinstance(event, Adapted)]
-    return [event for event in adapted if what in {None, event.what}]
 
 
 async def queued(

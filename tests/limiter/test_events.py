@@ -26,8 +26,9 @@ from aiothrottle.events import Adapted, Event, Granted, Paused, QuotaUpdated, Re
 from aiothrottle.headers import Profile
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.limiter.common import adaptations, observed, queued, throttle_one, together
+from tests.limiter.common import queued, throttle_one, together
 from tests.support.failing import Client, Server
+from tests.support.observing import adaptations, observed
 from tests.support.virtually import counts, now, turns, visit, visits
 
 
@@ -147,7 +148,7 @@ async def test_each_grant_is_emitted_with_its_wait() -> None:
 async def test_each_rejection_is_counted_and_has_its_reason() -> None:
     limiter = RateLimiter(1, max_queue=1, concurrency_limit=1)
     permit = await limiter.acquire()
-    seen = observed(limiter)
+    seen, rejected = observed(limiter), observed(limiter, Rejected)
     assert not await limiter.try_acquire()
     assert not await limiter.peek()  # is none
     for timeout in (0.5, 2):  # known at once, and while the slot is taken
@@ -158,8 +159,7 @@ async def test_each_rejection_is_counted_and_has_its_reason() -> None:
         await limiter.acquire()
     permit.release()
     await waiting
-    reasons = [event.reason for event in seen if isinstance(event, Rejected)]
-    assert reasons == ["no room", "timeout", "timeout", "queue full"]
+    assert [it.reason for it in rejected] == ["no room", "timeout", "timeout", "queue full"]
     assert seen[4:] == [Granted(None, 1.0, 0.0)]
     await limiter.aclose()
     with pytest.raises(errors.LimiterClosed):  # is none either
@@ -262,20 +262,19 @@ async def test_adapted_limits_and_quotas_are_emitted() -> None:
 
 async def test_spent_quota_is_a_pause_once_until_it_is_longer() -> None:
     limiter = RateLimiter("100/s")
-    seen = observed(limiter)
+    paused = observed(limiter, Paused)
     permits = [await limiter.acquire() for _ in range(4)]
     for permit, reset_after in zip(permits, (60.0, 60.5, 9.0, 120.0), strict=True):
         permit.update_quota(0, reset_after)
         permit.release()
-    paused = [event for event in seen if isinstance(event, Paused)]
     assert [(event.reason, event.seconds) for event in paused] == [("quota", 60), ("quota", 120)]
     slower, refilled = RateLimiter("1/h"), RateLimiter("9/s")
-    quiet = observed(slower), observed(refilled)
+    quiet = observed(slower, Paused), observed(refilled, Paused)
     (await slower.acquire()).update_quota(0, 60.0)  # its own rate keeps to that
     headers = {f"X-RateLimit-{name}": "60" for name in ("Limit", "Reset")}
     headers["X-RateLimit-Remaining"] = "0"  # of which one is back in some seconds
     (await refilled.acquire()).report(200, headers, profile=Profile("ours", refills=True))
-    assert not any(isinstance(event, Paused) for events in quiet for event in events)
+    assert quiet == ([], [])
     assert slower.statistics().paused_for == refilled.statistics().paused_for == 0.0
     assert refilled.statistics().quota_remaining == 0
 

@@ -11,7 +11,8 @@ from aiothrottle import AdaptiveConcurrency, AdaptiveRate, KeyedRateLimiter, Rat
 from aiothrottle.events import Adapted
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
-from tests.limiter.common import Unchecked, observed, queued, send, starts, throttle_one, together
+from tests.limiter.common import Unchecked, queued, send, starts, throttle_one, together
+from tests.support.observing import observed
 from tests.support.virtually import counts, now, on_virtual_loop, visit, visits
 
 
@@ -174,13 +175,12 @@ async def send_two(limiter: RateLimiter, later: float = 0.15) -> None:
 
 async def test_429s_at_even_spacing_extend_the_guard() -> None:
     limiter = RateLimiter("10/s", guard="auto", burst=1)
-    seen = observed(limiter)
+    adapted = observed(limiter, Adapted)
     await send_two(limiter, 0.6)
     assert guard_of(limiter) == pytest.approx(1 / 14)
     for _ in range(8):
         await throttle_one(limiter, 1.0)
     assert guard_of(limiter) == pytest.approx(1 / 14 * 1.5**6)
-    adapted = [event for event in seen if isinstance(event, Adapted)]
     assert [event.what for event in adapted] == ["guard"] * 7
     assert [event.value for event in adapted] == pytest.approx([1.5**n / 14 for n in range(7)])
 

@@ -11,6 +11,7 @@ from aiothrottle import KeyedRateLimiter, RateLimiter, TokenBucket, errors, even
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import Unchecked, errors_of, queued, starts, throttle_one, together
+from tests.support.observing import observed
 from tests.support.virtually import now, on_virtual_loop, turns, visit, visits
 
 
@@ -173,7 +174,7 @@ async def test_reference_to_an_idle_key_shares_its_limiter(kind: str) -> None:
 async def test_key_with_an_observer_of_its_own_is_not_forgotten() -> None:
     limiter = KeyedRateLimiter("1/s")
     limiter.observe(lambda _: None)  # one of all keys keeps none of them
-    seen: list[events.Event] = []
+    seen = list[events.Event]()
     stop = limiter["a"].observe(seen.append)
     for _ in range(2):
         await visit(limiter["a"])
@@ -211,8 +212,8 @@ async def test_key_remembers_what_its_last_reference_did() -> None:
 
 @pytest.mark.parametrize("after_turns", range(6))
 async def test_request_that_is_paused_at_its_start_counts_in_no_total(after_turns: int) -> None:
-    keyed, seen = KeyedRateLimiter("1/s", guard=0), list[events.Event]()
-    keyed.observe(seen.append)
+    keyed = KeyedRateLimiter("1/s", guard=0)
+    seen = observed(keyed)
     child = RateLimiter(None, parent=keyed["a"])
     await visit(child)
     (task,) = visits(child, 1, stay=1)
@@ -304,8 +305,7 @@ async def test_merged_keys_share_the_limiter_and_its_waiters() -> None:
     for key in ("/a", "/b"):
         limiters.merge(key, "bucket")
     assert limiters["/a"] is limiters["/b"] is limiters["bucket"]
-    seen = list[events.Event]()
-    limiters.observe(seen.append)
+    seen = observed(limiters)
     waiting += visits_of(limiters, "/b", "bucket", "/a")
     assert await together(*waiting) == [0, 0, 1, 1, 2, 2]
     assert (limiters.total().granted, len(seen)) == (6, 4)  # two were granted before
@@ -333,14 +333,13 @@ async def test_key_in_use_is_charged_what_the_other_has_spent() -> None:
 
 
 async def test_pause_of_a_merged_key_holds_for_the_other_with_its_reason() -> None:
-    limiters, pauses = KeyedRateLimiter("9/s"), list[events.Event]()
+    limiters = KeyedRateLimiter("9/s")
     await visit(limiters["bucket"])
     async with limiters.throttle("/a") as permit:
         permit.report_throttled(5.0)
-    limiters.observe(pauses.append)
+    pauses = observed(limiters, events.Paused)
     limiters.merge("/a", "bucket")
-    found = [(it.key, it.reason) for it in pauses if isinstance(it, events.Paused)]
-    assert found == [("bucket", "retry-after")]
+    assert [(it.key, it.reason) for it in pauses] == [("bucket", "retry-after")]
     assert await visit(limiters["bucket"]) >= 5.0
 
 

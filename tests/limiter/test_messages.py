@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, Rate, RateLimiter, Retry, algorithms, errors
-from tests.limiter.common import Unchecked, observed, queued, send, throttle_one
+from tests.limiter.common import Unchecked, queued, send, throttle_one
+from tests.support.observing import observed
 from tests.support.virtually import visit
 
 NOT_GRANTED = "not granted within the timeout"

@@ -6,7 +6,8 @@ import pytest
 
 from aiothrottle import KeyedRateLimiter, Permit, Rate, RateLimiter
 from aiothrottle.events import QuotaUpdated
-from tests.limiter.common import left_of_each, observed, queued, together
+from tests.limiter.common import left_of_each, queued, together
+from tests.support.observing import observed
 from tests.support.virtually import visit
 
 BOTH = {"requests": "100/s", "tokens": "10000/s"}

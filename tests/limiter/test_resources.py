@@ -24,8 +24,9 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import PerResource
 from aiothrottle.events import Granted
-from tests.limiter.common import Unchecked, each_rejects, left_of_each, observed, queued, together
+from tests.limiter.common import Unchecked, each_rejects, left_of_each, queued, together
 from tests.support.effort import examples
+from tests.support.observing import observed
 from tests.support.virtually import counts, now, turns, virtual, visit, visits
 
 BOTH = {"requests": "3/s", "tokens": "10/s"}
@@ -90,7 +91,7 @@ async def test_settle_charges_and_refunds_at_once() -> None:
 
 async def test_decisions_statistics_and_events_name_each_resource() -> None:
     limiter = RateLimiter(BOTH)
-    seen = observed(limiter)
+    granted = observed(limiter, Granted)
     decision = await limiter.try_acquire({"tokens": 8})
     assert decision.resources == {"requests": Resource(3, 2), "tokens": Resource(10, 2)}
     assert (decision.limit, decision.remaining) == (3, 2)
@@ -110,7 +111,6 @@ async def test_decisions_statistics_and_events_name_each_resource() -> None:
     assert (stats.granted, stats.utilisation) == (1, 0.8)
     assert stats.resources["requests"].utilisation == pytest.approx(1 / 3)
     await visit(limiter, {"tokens": 8})
-    granted = [event for event in seen if isinstance(event, Granted)]
     costs = {"requests": 1, "tokens": 8}
     assert granted == [Granted(None, 1.0, 0.0, costs), Granted(None, 1.0, 1.0, costs)]
 

@@ -9,9 +9,10 @@ from typing import Any
 import aiohttp
 
 from aiothrottle import RateLimiter, Retry
-from aiothrottle.events import Event, StoreUp
+from aiothrottle.events import StoreUp
 from tests.integrations.scripted import Script, Step
 from tests.support.failing import Client, Server
+from tests.support.observing import observed
 
 
 async def retries(limiter: RateLimiter, *failures: Step) -> None:
@@ -26,14 +27,13 @@ async def outage() -> AsyncGenerator[tuple[RateLimiter, Callable[[], Awaitable[N
     """Yield a limiter whose store does not answer, and a function that ends the outage."""
     server = Server()
     server.mode = "refuses"
-    seen: list[Event] = []
     store = Client(server)
     async with RateLimiter("1000/s", store=store, key="key", on_store_error="open") as limiter:
-        limiter.observe(seen.append)
+        returns = observed(limiter, StoreUp)
 
         async def end() -> None:
             server.mode = "up"
-            while not any(isinstance(event, StoreUp) for event in seen):
+            while not returns:
                 await limiter.acquire()
                 await asyncio.sleep(0.1)
 

@@ -19,6 +19,7 @@ from aiothrottle.stores.store import CHOICES, OnStoreError
 from aiothrottle.testing import greatest_count
 from tests.outages.processes import OUTAGES, back, fall, limiter_on, process
 from tests.support.failing import Client, Server
+from tests.support.observing import observed
 from tests.support.virtually import now, visit, visits
 from tests.support.watching import rest
 
@@ -111,14 +112,13 @@ async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
 
 
 async def test_outage_of_tokens_and_slots_is_one_event() -> None:
-    (server, limiter), events = process("open", **KINDS["slots"] | {"rate": 20}), list[Event]()
-    limiter.observe(events.append)
+    server, limiter = process("open", **KINDS["slots"] | {"rate": 20})
+    events = observed(limiter, StoreDown, StoreUp)
     server.mode = "refuses"
     await visit(limiter)
     await back(server)
     await visit(limiter)
-    kinds = [type(it) for it in events if isinstance(it, StoreDown | StoreUp)]
-    assert kinds == [StoreDown, StoreUp]
+    assert [type(it) for it in events] == [StoreDown, StoreUp]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ async def test_outage_of_tokens_and_slots_is_one_event() -> None:
 async def test_error_and_event_name_their_limiter(limits: dict[str, Any]) -> None:
     server = Server()
     server.mode = "refuses"
-    limiters, events = KeyedRateLimiter(store=Client(server), key="k", **limits), list[Event]()
-    limiters.observe(events.append)
+    limiters = KeyedRateLimiter(store=Client(server), key="k", **limits)
+    outages = observed(limiters, StoreDown)
     methods: list[Any] = [limiters.acquire, limiters.try_acquire, limiters.peek]
     methods += [limiters.record] if "rate_limit" in limits else []
     for place, method in enumerate(methods):
@@ -136,7 +136,7 @@ async def test_error_and_event_name_their_limiter(limits: dict[str, Any]) -> Non
             await method(f"host {place}")
         name = limiters[f"host {place}"].name
         assert (caught.value.key, caught.value.name) == (f"host {place}", name)
-        assert [it.key for it in events if isinstance(it, StoreDown)][place:] == [f"host {place}"]
+        assert [it.key for it in outages][place:] == [f"host {place}"]
     with pytest.raises(StoreUnavailable) as caught:
         await RateLimiter(store=Client(server), key="k", **limits).acquire()
     assert caught.value.key is None

@@ -14,10 +14,11 @@ import pytest
 import redis
 
 from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
-from aiothrottle.events import Event, StoreDown, StoreUp
+from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.store import CHOICES, OnStoreError
 from tests.outages.drivers import leaks_sockets, store_on
+from tests.support.observing import observed
 from tests.support.servers import Cluster, FaultProxy
 
 SERVED = ["redis", "mongodb", "memcached"]
@@ -82,10 +83,10 @@ async def tokens_in_an_outage(driver: str, port: int, choice: OnStoreError, mode
 
 
 async def slots_in_an_outage(driver: str, port: int, choice: OnStoreError, mode: str) -> None:
-    events, key = list[Event](), f"{choice}-{mode}"
+    key = f"{choice}-{mode}"
     async with FaultProxy(port) as proxy, store_on(driver, proxy.port, CALL) as store:
         limiter = RateLimiter(concurrency_limit=SLOTS, store=store, key=key, on_store_error=choice)
-        limiter.observe(events.append)
+        events = observed(limiter, StoreDown, StoreUp)
         held = await limiter.acquire()
         async with harmed(proxy, mode):
             if choice == "open":
@@ -105,7 +106,7 @@ async def slots_in_an_outage(driver: str, port: int, choice: OnStoreError, mode:
         await until_back(limiter)
         held.release()
         await limiter.aclose()
-    kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
+    kinds = [type(event) for event in events]
     assert kinds == [StoreDown, StoreUp] * (len(kinds) // 2)  # more than once if it is slow
     assert kinds
     async with store_on(driver, port, timeout=20.0) as store:

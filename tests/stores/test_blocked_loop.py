@@ -14,13 +14,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aiothrottle import RateLimiter, SharedConcurrency, SlidingWindowLog
-from aiothrottle.events import Event, StoreDown
+from aiothrottle.events import StoreDown
 from aiothrottle.stores import SlotStore
 from tests.stores.conftest import Open
 from tests.stores.servers import SERVERS
 from tests.support.background import in_thread
+from tests.support.observing import observed
 from tests.support.servers import FaultProxy
-from tests.support.virtually import turns
+from tests.support.virtually import turns, visits
 
 TIMEOUT = 0.3  # seconds; a busy machine needs a part of it
 # A client that has the timeout of the store, and gives up after it.
@@ -56,24 +57,20 @@ async def warm(store: SlotStore) -> None:
 
 async def check_block(store: SlotStore, name: str, until: Callable[[], Awaitable[object]]) -> None:
     """Block amid the calls of several limiters: no outage, and each request counts once."""
-    window, events = SlidingWindowLog("10/h"), list[Event]()
+    window = SlidingWindowLog("10/h")
     slots = SharedConcurrency(3, lease=600.0)
     limits: dict[str, Any] = {"algorithm": window, "concurrency_limit": slots}
     keys = [f"{name} {place}" for place in range(3)]
     limiters = [RateLimiter(store=store, key=key, **limits) for key in keys]
 
-    async def once(limiter: RateLimiter) -> None:
-        limiter.observe(events.append)
-        async with limiter.throttle():
-            pass
-
-    tasks = [asyncio.create_task(once(limiter)) for limiter in limiters]
+    outages = [observed(limiter, StoreDown) for limiter in limiters]
+    tasks = [task for limiter in limiters for task in visits(limiter, 1)]
     await until()
     time.sleep(1.2 * TIMEOUT)  # noqa: ASYNC251 - this is the block
     await asyncio.gather(*tasks)
     for limiter in limiters:
         await limiter.aclose()
-    assert not [event for event in events if isinstance(event, StoreDown)], name
+    assert not any(outages), name
     answers = await asyncio.gather(*[store.peek(key, window) for key in keys])
     assert [answer.remaining for answer in answers] == [9] * len(keys), name
 

@@ -9,6 +9,7 @@ import pytest
 
 from aiothrottle import RateLimiter, StoreUnavailable
 from aiothrottle.testing.store_contract import ManualClock
+from tests.support.observing import observed
 from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
 
@@ -129,8 +130,7 @@ def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
 
 async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
     store, limiter = watched(RATE, latency=NEAR)
-    events: list[object] = []
-    limiter.observe(events.append)
+    events = observed(limiter)
     await hurry(limiter, 100)
     assert sizes(store) == [1, 2, 4, 8, 16, MOST, MOST, MOST]
     assert store.most_open == 1
