@@ -15,9 +15,8 @@ import httpx
 
 from aiothrottle import RateLimiter, Retry
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.testing import VirtualTimeLoop
 from tests.support.server_limits import Admits
-from tests.support.virtually import now
+from tests.support.virtually import now, on_virtual_loop, work_for
 
 __all__ = ["Record", "Refusal", "empty_response", "run"]
 
@@ -144,13 +143,8 @@ def run(
         async with ThrottledTransport(
             limits, transport=network, retry=retry or Retry()
         ) as transport:
-            tasks = [asyncio.create_task(work(transport, network.record)) for _ in range(workers)]
-            await asyncio.sleep(seconds)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await work_for(seconds, (work(transport, network.record) for _ in range(workers)))
         return network.record
 
     random.seed(seed)  # of the jitter of pauses
-    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.3 + seed / 7)) as runner:
-        return runner.run(main())
+    return on_virtual_loop(main(), start=1000.3 + seed / 7)

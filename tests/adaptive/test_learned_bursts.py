@@ -11,7 +11,7 @@ import pytest
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop, greatest_count
+from aiothrottle.testing import RateLimitedServer, greatest_count
 from tests.adaptive.session_in_time import run
 from tests.support.effort import seeds
 from tests.support.observing import adaptations, observed
@@ -23,7 +23,7 @@ from tests.support.server_limits import (
     token_bucket,
     vsthrottle,
 )
-from tests.support.virtually import now, on_virtual_loop, virtual
+from tests.support.virtually import now, on_virtual_loop, virtual, work_for
 
 LARGE = ["nginx burst=20", "Traefik burst 20", "a rolling window"]
 SMALL = [server for server in OF_TWENTY if server not in LARGE]
@@ -132,18 +132,14 @@ def test_learned_burst_grows_on_another_clock() -> None:
             permit.release()
 
     async def work() -> None:
-        for _ in range(150):
+        while True:
             async with limiter.throttle() as permit:
                 await asyncio.sleep(0.01)
                 permit.report_success()
 
-    async def use() -> None:
-        await asyncio.gather(*(work() for _ in range(8)))
-
-    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=10_000.0)) as runner:
-        runner.run(throttled())
+    on_virtual_loop(throttled(), start=10_000.0)
     assert limiter.statistics().burst == 5
-    on_virtual_loop(use())
+    on_virtual_loop(work_for(120.0, (work() for _ in range(8))))
     assert limiter.statistics().burst == 10
 
 

@@ -12,7 +12,7 @@ from aiothrottle.adaptive.evidence import LearnedSlots
 from aiothrottle.httpx import ThrottledTransport
 from tests.support.effort import seeds
 from tests.support.observing import adaptations, observed
-from tests.support.virtually import now, on_virtual_loop
+from tests.support.virtually import now, on_virtual_loop, work_for
 
 
 class Found(NamedTuple):
@@ -70,11 +70,7 @@ def minute(
         nonlocal begun
         begun = now()
         ThrottledTransport(limiter)  # which reports the outcomes
-        tasks = [asyncio.create_task(work()) for _ in range(workers)]
-        await asyncio.sleep(lasts)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await work_for(lasts, (work() for _ in range(workers)))
 
     random.seed(seed)
     on_virtual_loop(main())

@@ -8,9 +8,8 @@ import pytest
 
 from aiothrottle import Permit, RateLimiter
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import throttle_one
-from tests.support.virtually import now, on_virtual_loop, virtual
+from tests.support.virtually import now, on_virtual_loop, virtual, work_for
 
 
 def limiter_of_a_session(**limits: object) -> RateLimiter:
@@ -39,17 +38,28 @@ def counts_of(starts: Sequence[float]) -> list[int]:
     return [starts.count(at) for at in sorted(set(starts))]
 
 
+@pytest.mark.parametrize(
+    ("limit", "seconds", "started"),
+    [
+        (7, 0.07, [1, 2, 4, 7, 7]),  # they double with the answers
+        (9, 30.0, [1, 1, 2, 4, 1, 1]),  # or each second, without an answer
+        (None, 0.01, [1, 2, 4, 8, 16, 32, 64, 273]),  # many at once after 64 answers
+    ],
+)
 @virtual
-async def test_requests_in_flight_double_with_the_answers() -> None:
+async def test_requests_in_flight_double(
+    limit: int | None, seconds: float, started: list[int]
+) -> None:
+    limiter = limiter_of_a_session(concurrency_limit=limit)
+    assert counts_of(await starts_of(limiter, sum(started), seconds)) == started
+    assert limiter.statistics().concurrency_limit == limit
+
+
+@virtual
+async def test_slots_that_are_open_stay_open() -> None:
     limiter = limiter_of_a_session(concurrency_limit=7)
-    assert counts_of(await starts_of(limiter, 21, 0.07)) == [1, 2, 4, 7, 7]
+    await starts_of(limiter, 21, 0.07)
     assert counts_of(await starts_of(limiter, 21, 0.07)) == [7, 7, 7]
-
-
-@virtual
-async def test_requests_in_flight_double_each_second_without_an_answer() -> None:
-    limiter = limiter_of_a_session(concurrency_limit=9)
-    assert counts_of(await starts_of(limiter, 10, 30.0)) == [1, 1, 2, 4, 1, 1]
 
 
 @virtual
@@ -96,13 +106,6 @@ async def test_tries_open_slots_too() -> None:
 
 
 @virtual
-async def test_many_slots_open_at_once_after_64_answers() -> None:
-    limiter = limiter_of_a_session()
-    assert counts_of(await starts_of(limiter, 400, 0.01)) == [1, 2, 4, 8, 16, 32, 64, 273]
-    assert limiter.statistics().concurrency_limit is None
-
-
-@virtual
 async def test_slots_close_after_a_429_and_open_again() -> None:
     limiter = limiter_of_a_session(concurrency_limit=4)
     await starts_of(limiter, 8, 0.01)
@@ -142,10 +145,7 @@ async def test_answers_to_requests_before_a_429_open_nothing() -> None:
 async def test_cancelled_requests_leave_every_slot_usable() -> None:
     limiter = limiter_of_a_session(concurrency_limit=4)
     for after in (0.0, 0.5, 1.0, 1.5):
-        sending = asyncio.create_task(starts_of(limiter, 6, 3.0))
-        await asyncio.sleep(after)
-        sending.cancel()
-        await asyncio.wait({sending})
+        await work_for(after, [starts_of(limiter, 6, 3.0)])
     assert counts_of(await starts_of(limiter, 8, 3.0)) == [4, 4]
     assert limiter.statistics().in_flight == 0
 
@@ -170,16 +170,5 @@ async def test_waiting_request_starts_when_the_limits_are_updated() -> None:
 
 def test_slots_open_on_another_clock_too() -> None:
     limiter = limiter_of_a_session(concurrency_limit=3)
-
-    async def wait_half_a_second() -> None:
-        sending = asyncio.create_task(starts_of(limiter, 3, 5.0))
-        await asyncio.sleep(0.5)
-        sending.cancel()
-        await asyncio.wait({sending})
-
-    async def send_again() -> list[float]:
-        return await starts_of(limiter, 3, 5.0)
-
-    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.0)) as runner:
-        runner.run(wait_half_a_second())
-    assert on_virtual_loop(send_again()) == [0.0, 1.0, 2.0]
+    on_virtual_loop(work_for(0.5, [starts_of(limiter, 3, 5.0)]), start=1000.0)
+    assert on_virtual_loop(starts_of(limiter, 3, 5.0)) == [0.0, 1.0, 2.0]

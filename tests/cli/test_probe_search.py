@@ -17,7 +17,7 @@ from aiothrottle.testing.algorithms import (
 )
 from tests.adaptive.session_in_time import run
 from tests.support.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
-from tests.support.virtually import now, virtual
+from tests.support.virtually import now, on_virtual_loop, virtual
 
 LATENCY = 0.002
 
@@ -135,15 +135,9 @@ AGREED: dict[str, tuple[Callable[[], Admits], float]] = {
 @pytest.mark.parametrize("kind", AGREED)
 def test_probe_and_fetch_say_nearly_the_same(kind: str) -> None:
     make, rate = AGREED[kind]
-    tried: list[Tried | None] = []
-
-    @virtual
-    async def probe() -> None:
-        tried.append(await World(make(), jitter=0.003).find(3000))
-
-    probe()
-    assert tried[0] is not None
-    (probed,) = tried[0].advice.rates
+    tried = on_virtual_loop(World(make(), jitter=0.003).find(3000))
+    assert tried is not None
+    (probed,) = tried.advice.rates
     limiter = RateLimiter(concurrency_limit=10)  # that of a fetch without a rate
     run(make(), 60.0, limiter=limiter, workers=10)
     fetched = limiter.statistics().rate_limit

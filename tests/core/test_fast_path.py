@@ -19,7 +19,7 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import Algorithm
 from tests.support.effort import examples
-from tests.support.virtually import on_virtual_loop, turns
+from tests.support.virtually import turns, virtual
 
 
 def asked(algorithm: type[Algorithm[Any]]) -> type[Algorithm[Any]]:
@@ -107,25 +107,21 @@ STEPS = st.lists(
 @pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket, LeakyBucket, FixedWindow])
 @examples(60)
 @given(steps=STEPS)
-def test_fast_path_decides_like_asking_each_time(
+@virtual
+async def test_fast_path_decides_like_asking_each_time(
     algorithm: type[Algorithm[Any]], steps: list[tuple[str, float, float]]
 ) -> None:
     instant = 100.0
-
-    async def compare() -> None:
-        nonlocal instant
-        desks = [
-            Desk(RateLimiter(4, concurrency_limit=6, algorithm=which, clock=lambda: instant), [])
-            for which in (algorithm, asked(algorithm))
-        ]
-        for method, number, wait in steps:
-            instant += wait
-            one, other = [await desk.do(method, number) for desk in desks]
-            assert one[0] == other[0]
-            assert counts(one[1]) == pytest.approx(counts(other[1]))
-            assert answer(one[2]) == pytest.approx(answer(other[2]))
-
-    on_virtual_loop(compare())
+    desks = [
+        Desk(RateLimiter(4, concurrency_limit=6, algorithm=which, clock=lambda: instant), [])
+        for which in (algorithm, asked(algorithm))
+    ]
+    for method, number, wait in steps:
+        instant += wait
+        one, other = [await desk.do(method, number) for desk in desks]
+        assert one[0] == other[0]
+        assert counts(one[1]) == pytest.approx(counts(other[1]))
+        assert answer(one[2]) == pytest.approx(answer(other[2]))
 
 
 def granted_at_once(limiter: RateLimiter, most: int = 1000) -> int:
@@ -146,23 +142,19 @@ def granted_at_once(limiter: RateLimiter, most: int = 1000) -> int:
         )
     )
 )
-def test_clock_that_steps_back_mints_nothing(
+@virtual
+async def test_clock_that_steps_back_mints_nothing(
     algorithm: type[Algorithm[Any]], steps: list[tuple[float, int]]
 ) -> None:
     """As if it had stood still until it has caught up."""
     instant = 100.0
     grants: list[float] = []
-
-    async def enter() -> None:
-        nonlocal instant
-        limiter = RateLimiter(4, algorithm=algorithm, clock=lambda: instant)
-        for wait, times in steps:
-            instant += wait
-            seen = max([instant, *grants])
-            grants.extend([seen] * granted_at_once(limiter, times))
-            await turns(4)
-
-    on_virtual_loop(enter())
+    limiter = RateLimiter(4, algorithm=algorithm, clock=lambda: instant)
+    for wait, times in steps:
+        instant += wait
+        seen = max([instant, *grants])
+        grants.extend([seen] * granted_at_once(limiter, times))
+        await turns(4)
     for first, begin in enumerate(grants):
         for last, end in enumerate(grants[first:], 1):
             full = algorithm is SlidingWindowLog and end - begin < 1

@@ -28,7 +28,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
 from tests.support import virtually
 from tests.support.background import ENVIRONMENT
-from tests.support.virtually import now, on_virtual_loop, turns, visit, visits
+from tests.support.virtually import cancel, now, on_virtual_loop, turns, visit, visits
 
 Live: TypeAlias = Callable[[RateLimiter], Coroutine[Any, Any, None]]
 DAY = 86400.0
@@ -68,9 +68,7 @@ async def have_waiters(limiter: RateLimiter) -> None:
 async def lose_waiters(limiter: RateLimiter) -> None:
     tasks = visits(limiter, 7)
     await turns()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    await cancel(*tasks)
 
 
 async def time_out(limiter: RateLimiter) -> None:
@@ -250,9 +248,7 @@ async def test_one_timer_waits_for_the_head_for_a_day_at_most() -> None:
     await turns()
     [timer] = running().timers()
     assert timer.when() == 3600.0
-    for task in others:
-        task.cancel()
-    await asyncio.wait(others)
+    await cancel(*others)
     assert running().timers() == [timer]  # they wake nothing
     limiter.update(rate_limit="1/s")
     limiter.pause(100 * DAY)

@@ -27,6 +27,7 @@ from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_middlewares, throttled_session
 from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.hooks import Response
+from tests.support import virtually
 from tests.support.misbehaving_server import MisbehavingServer
 from tests.support.serving import Handler, serving, until
 from tests.support.virtually import counts, turns
@@ -261,9 +262,7 @@ class Integration:
         async with self.client(limiter, **options) as client:
             scene = Scene(self, client, limiter, url, seen)
             yield scene
-            for task in scene.tasks:
-                task.cancel()
-            await asyncio.gather(*scene.tasks, return_exceptions=True)
+            await virtually.cancel(*scene.tasks)
             if isinstance(limiter, RateLimiter):
                 assert counts(limiter) == (0, 0)
 

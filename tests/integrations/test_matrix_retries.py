@@ -24,6 +24,7 @@ from tests.integrations.clients import (
     Clock,
     Integration,
     body_of,
+    cancel,
     every,
     in_chunks,
     pair,
@@ -272,9 +273,7 @@ async def test_cancelled_buffering_takes_no_token_and_ends_a_body(integration: I
     async with integration.serve(OK, buffer_body=True) as at:
         sending = asyncio.create_task(at.send(method="POST", body=endless_body()))
         await asyncio.sleep(0.02)
-        sending.cancel()
-        await asyncio.wait({sending})
-        assert sending.cancelled()
+        await cancel(sending)
         await asyncio.wait_for(ended.wait(), 5.0)
         at.assert_granted(0)
         assert await at.send() == (200, b"body")

@@ -35,7 +35,7 @@ from tests.support.reporting_servers import (
     fields,
     gcra,
 )
-from tests.support.virtually import now, virtual, visit
+from tests.support.virtually import now, virtual, visit, work_for
 
 EPOCH = 1_800_000_000.0
 SECONDS, WORKERS, SLOTS = 12.0, 24, 8
@@ -84,11 +84,7 @@ class Load(httpx.AsyncBaseTransport):
                     await response.aread()
                     self.finals[response.status_code] += 1
 
-            workers = [asyncio.create_task(work()) for _ in range(WORKERS)]
-            await asyncio.sleep(seconds)
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await work_for(seconds, (work() for _ in range(WORKERS)))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:  # noqa: ARG002
         await asyncio.sleep(self._random.uniform(*self._latency))

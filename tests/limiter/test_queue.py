@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aiothrottle import RateLimiter, ThrottleTimeout, TokenBucket, WaitUntil, errors
 from tests.limiter.common import queued, starts, together
 from tests.support.effort import examples
-from tests.support.virtually import counts, now, outcomes, turns, virtual, visit, visits
+from tests.support.virtually import cancel, counts, now, outcomes, turns, virtual, visit, visits
 
 
 async def rejection(
@@ -224,9 +224,7 @@ async def test_waiters_of_many_priorities_leave_quickly() -> None:
     tasks = coming(limiter, *range(3_000))
     await turns()
     began = time.process_time()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    await cancel(*tasks)
     # A tenth of a second; looking for the head for each of them would take fifty times as long.
     assert time.process_time() - began < 1
     assert counts(limiter) == (0, 0)
@@ -237,7 +235,10 @@ ARRIVALS = st.lists(st.integers(0, 479), min_size=1, max_size=40, unique=True)
 
 @examples(25)
 @given(ARRIVALS, st.data())
-def test_a_step_is_worth_ten_seconds_of_waiting(arrivals: list[int], data: st.DataObject) -> None:
+@virtual
+async def test_a_step_is_worth_ten_seconds_of_waiting(
+    arrivals: list[int], data: st.DataObject
+) -> None:
     priorities = st.sampled_from([0, 0, 1, 1.5, 4, -2, 1e300, -1e300])
     slots = data.draw(st.sampled_from([None, 1]))
     guests = [(eighths / 8, data.draw(priorities)) for eighths in arrivals]
@@ -245,13 +246,8 @@ def test_a_step_is_worth_ten_seconds_of_waiting(arrivals: list[int], data: st.Da
     # At a draw, the higher priority is first.
     places = [(arrival - 10 * priority, -priority, arrival) for arrival, priority in guests]
     expected = sorted({*range(len(guests))} - cancelled, key=places.__getitem__)
-
-    @virtual
-    async def run() -> None:
-        limiter = RateLimiter("1/min", concurrency_limit=slots)
-        assert await served(limiter, guests, cancelled) == expected
-
-    run()
+    limiter = RateLimiter("1/min", concurrency_limit=slots)
+    assert await served(limiter, guests, cancelled) == expected
 
 
 async def test_stream_of_higher_priority_starves_no_waiter() -> None:

@@ -27,7 +27,7 @@ from aiothrottle.events import Granted
 from tests.limiter.common import Unchecked, each_rejects, left_of_each, queued, together
 from tests.support.effort import examples
 from tests.support.observing import observed
-from tests.support.virtually import counts, now, turns, virtual, visit, visits
+from tests.support.virtually import cancel, counts, now, turns, virtual, visit, visits
 
 BOTH = {"requests": "3/s", "tokens": "10/s"}
 MANY = {"requests": "100/s", "tokens": "10/s"}
@@ -256,7 +256,8 @@ def expected_starts(visits: list[Visit]) -> list[int]:
 
 @examples(30)
 @given(VISITS)
-def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
+@virtual
+async def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
     async def one(limiter: RateLimiter, each: Visit) -> float:
         async with limiter.throttle({"tokens": each.tokens, "requests": each.requests}) as permit:
             start = now()
@@ -264,45 +265,36 @@ def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
             permit.settle({"tokens": each.final})
         return start * 8
 
-    @virtual
-    async def run() -> None:
-        limiter = RateLimiter({"requests": "3/s", "tokens": "8/1.5s"}, guard=0)
-        tasks: list[asyncio.Task[float]] = []
-        for each in planned:
-            await asyncio.sleep(each.arrives / 8 - now())
-            tasks.append(asyncio.create_task(one(limiter, each)))
-        assert await together(*tasks) == expected_starts(planned)
-        await asyncio.sleep(2)
-        assert await left_of_each(limiter) == {"requests": 3, "tokens": 8}
-
-    run()
+    limiter = RateLimiter({"requests": "3/s", "tokens": "8/1.5s"}, guard=0)
+    tasks: list[asyncio.Task[float]] = []
+    for each in planned:
+        await asyncio.sleep(each.arrives / 8 - now())
+        tasks.append(asyncio.create_task(one(limiter, each)))
+    assert await together(*tasks) == expected_starts(planned)
+    await asyncio.sleep(2)
+    assert await left_of_each(limiter) == {"requests": 3, "tokens": 8}
 
 
 @examples(30)
 @given(VISITS, st.lists(st.integers(0, 8), max_size=5))
-def test_only_granted_requests_have_taken(planned: list[Visit], cancelled: list[int]) -> None:
-    @virtual
-    async def run() -> None:
-        limiter = RateLimiter({"requests": "3/h", "tokens": "20/h"}, concurrency_limit=2)
-        left = {"requests": 3, "tokens": 20}
+@virtual
+async def test_only_granted_requests_have_taken(planned: list[Visit], cancelled: list[int]) -> None:
+    limiter = RateLimiter({"requests": "3/h", "tokens": "20/h"}, concurrency_limit=2)
+    left = {"requests": 3, "tokens": 20}
 
-        async def one(each: Visit) -> None:
-            cost = {"tokens": each.tokens, "requests": each.requests}
-            async with limiter.throttle(cost) as permit:
-                left["requests"] -= each.requests
-                left["tokens"] -= each.final
-                permit.settle({"tokens": each.final})
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(one(each)) for each in planned]
-        for place in cancelled:
+    async def one(each: Visit) -> None:
+        cost = {"tokens": each.tokens, "requests": each.requests}
+        async with limiter.throttle(cost) as permit:
+            left["requests"] -= each.requests
+            left["tokens"] -= each.final
+            permit.settle({"tokens": each.final})
             await asyncio.sleep(0)
-            tasks[place % len(tasks)].cancel()
-        await asyncio.sleep(1)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert counts(limiter) == (0, 0)
-        assert await left_of_each(limiter) == left
 
-    run()
+    tasks = [asyncio.create_task(one(each)) for each in planned]
+    for place in cancelled:
+        await asyncio.sleep(0)
+        tasks[place % len(tasks)].cancel()
+    await asyncio.sleep(1)
+    await cancel(*tasks)
+    assert counts(limiter) == (0, 0)
+    assert await left_of_each(limiter) == left

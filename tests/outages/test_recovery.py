@@ -18,8 +18,8 @@ from aiothrottle.stores.store import CHOICES, OnStoreError
 from tests.outages.processes import back, fall, process
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared
-from tests.support.virtually import now, turns, visit, visits
-from tests.support.watching import cancel, others, rest
+from tests.support.virtually import cancel, now, turns, visit, visits
+from tests.support.watching import others, rest
 
 
 async def test_retry_intervals_grow_up_to_a_bound() -> None:

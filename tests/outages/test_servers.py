@@ -20,6 +20,7 @@ from aiothrottle.stores.store import CHOICES, OnStoreError
 from tests.outages.drivers import leaks_sockets, store_on
 from tests.support.observing import observed
 from tests.support.servers import Cluster, FaultProxy
+from tests.support.virtually import cancel
 
 SERVED = ["redis", "mongodb", "memcached"]
 MODES = ["blackhole", "drop reply", "cut", "reset", "refused"]
@@ -177,9 +178,7 @@ async def test_dead_master_harms_no_other_keys(
         await until(tokens[0], store_up=False)
         await asyncio.to_thread(dead.restart if fault == "kill" else dead.go_on)
         await until(tokens[0], store_up=True)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
         for limiter in (*tokens, *slotted):
             await limiter.aclose()
     lines = [line for line in caplog.messages if line.startswith("RedisStore")]

@@ -12,7 +12,7 @@ from aiothrottle.stores.store import CHOICES, OnStoreError
 from tests.outages.processes import OUTAGES
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import now, turns
+from tests.support.virtually import cancel, now, turns
 
 UNREACHABLE = StoreUnavailable("unreachable")
 
@@ -191,8 +191,7 @@ async def test_slot_of_a_lost_answer_is_returned(choice: OnStoreError) -> None:
     server.mode = "drops"
     waiter = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(1.5)
-    waiter.cancel()
-    await asyncio.gather(waiter, return_exceptions=True)
+    await cancel(waiter)
     del waiter
     server.mode = "up"
     async with asyncio.timeout(2.0):

@@ -48,6 +48,7 @@ from tests.peers.peers import (
 )
 from tests.support.servers import Valkey
 from tests.support.serving import Handler, answer, serving, until
+from tests.support.virtually import cancel
 
 # ---- limits and waiters: how many are granted, in what order, after a cancellation ---------------
 
@@ -252,9 +253,7 @@ async def test_pause_after_a_throttled_request(column: str) -> None:
         second = asyncio.create_task(get(url))
         await asyncio.wait([second], timeout=0.5)
         paused = not second.done()
-        first.cancel()
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
+        await cancel(first, second)
     assert (len(seen) == 1) is paused
     assert cell(RETRY_AFTER, column) == (YES if paused else NO)
 

@@ -15,8 +15,8 @@ from aiothrottle.stores.swap import Contention
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.failing import Client, Server
 from tests.support.stored import DictStore
-from tests.support.virtually import now
-from tests.support.watching import Watched, cancel
+from tests.support.virtually import now, work_for
+from tests.support.watching import Watched
 
 
 def evenness(counts: list[int]) -> float:
@@ -33,11 +33,7 @@ async def granted(limiters: list[RateLimiter], seconds: float, tasks: int = 1) -
             async with limiters[place].throttle():
                 counts[place] += 1
 
-    working = [
-        asyncio.create_task(work(place)) for place in range(len(limiters)) for _ in range(tasks)
-    ]
-    await asyncio.sleep(seconds)
-    await cancel(*working)
+    await work_for(seconds, (work(place) for place in range(len(limiters)) for _ in range(tasks)))
     for limiter in limiters:
         await limiter.aclose()
     return counts

@@ -10,8 +10,8 @@ import pytest
 from aiothrottle import RateLimiter, StoreUnavailable
 from aiothrottle.testing.store_contract import ManualClock
 from tests.support.observing import observed
-from tests.support.virtually import now, turns, visit, visits
-from tests.support.watching import Watched, cancel, others, own_tasks, rest, sweep, watched
+from tests.support.virtually import cancel, now, turns, visit, visits
+from tests.support.watching import Watched, others, own_tasks, rest, sweep, watched
 
 # At most so many are prefetched in one call: those of 30 ms.
 RATE, MOST = "1000/s", 30

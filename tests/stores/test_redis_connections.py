@@ -18,8 +18,8 @@ from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
 from tests.support.servers import FaultProxy, Valkey
-from tests.support.virtually import turns
-from tests.support.watching import cancel, sweep
+from tests.support.virtually import cancel, turns
+from tests.support.watching import sweep
 
 WINDOW = SlidingWindowLog("10/min")
 

@@ -14,8 +14,8 @@ from aiothrottle.algorithms import AllOf, SlidingWindowLog, WaitUntil
 from aiothrottle.errors import CostTooHigh, LimiterClosed, StoreUnavailable, ThrottleTimeout
 from aiothrottle.stores import MemoryStore, Store
 from aiothrottle.testing import greatest_count
-from tests.support.virtually import now, turns, visit, visits
-from tests.support.watching import Watched, cancel, others, rest, sweep, watched
+from tests.support.virtually import cancel, now, turns, visit, visits
+from tests.support.watching import Watched, others, rest, sweep, watched
 
 Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
 

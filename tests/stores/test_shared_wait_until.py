@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter, ThrottleTimeout, WaitUntil
-from tests.support.virtually import now, outcomes, turns, visit, visits
-from tests.support.watching import Watched, cancel, rest, watched
+from tests.support.virtually import cancel, now, outcomes, turns, visit, visits
+from tests.support.watching import Watched, rest, watched
 
 ALGORITHM = WaitUntil(interval=1, raise_after=5, limit=10)
 TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]

@@ -17,8 +17,8 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import throttle_one
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import now, turns
-from tests.support.watching import Watched, cancel
+from tests.support.virtually import cancel, now, turns
+from tests.support.watching import Watched
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:

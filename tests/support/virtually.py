@@ -28,9 +28,9 @@ def virtual(
     return on_virtual_time
 
 
-def on_virtual_loop(main: Coroutine[Any, Any, T]) -> T:
+def on_virtual_loop(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """Run it on a loop of its own, on which time jumps."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start)) as runner:
         return runner.run(main)
 
 
@@ -41,6 +41,19 @@ def now() -> float:
 async def turns(count: int = 10) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def work_for(seconds: float, workers: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run workers for so long, and cancel those that have not ended."""
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    await asyncio.sleep(seconds)
+    await cancel(*tasks)
 
 
 async def visit(

@@ -108,12 +108,6 @@ async def rest() -> None:
     raise AssertionError(f"{others()} did not end")
 
 
-async def cancel(*tasks: "asyncio.Task[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def sweep() -> None:
     """Cancel all tasks of the package, as code does that is about to close the loop."""
     for task in own_tasks():
