@@ -361,7 +361,11 @@ def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> Type
 def _names_of(rate_limit: object, algorithm: AlgorithmLike | None = None) -> tuple[str, ...]:
     """Return the names of the resources of a limiter; none if its costs are numbers."""
     if isinstance(rate_limit, Mapping):
-        return tuple(cast("Mapping[str, object]", rate_limit))
+        names = tuple(cast("Mapping[object, object]", rate_limit))
+        for name in names:
+            if not isinstance(name, str) or not name:
+                raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
+        return cast("tuple[str, ...]", names)
     return tuple(dict.fromkeys(algorithm.names)) if isinstance(algorithm, PerResource) else ()
 
 
@@ -380,8 +384,6 @@ def _parts(
     bursts: Mapping[str, float] = burst if isinstance(burst, Mapping) else {}
     found: dict[str, _Part] = {}
     for name, rates in rate_limit.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
         if isinstance(rates, tuple):
             raise no_tuple(cast("tuple[object, ...]", rates))
         try:

@@ -162,15 +162,16 @@ async def test_wrong_update_raises_and_changes_nothing() -> None:
     waiting = visits(limiter, 4, stay=0.25)
     await asyncio.sleep(0.125)
     before = repr(limiter)
-    wrong: list[tuple[Unchecked, type[Exception]]] = [
-        ({"rate_limit": "fast"}, ValueError),
-        ({"rate_limit": {"requests": "5/s"}}, ValueError),
-        ({"concurrency_limit": 1.5}, TypeError),
-        ({"rate_limit": "100/s", "concurrency_limit": 0}, ValueError),
-        ({"rate_limit": "fast", "concurrency_limit": 100}, ValueError),
+    wrong: list[tuple[Unchecked, type[Exception], str]] = [
+        ({"rate_limit": "fast"}, ValueError, "cannot read 'fast'"),
+        ({"rate_limit": {"requests": "5/s"}}, ValueError, "has no resources"),
+        ({"rate_limit": {1: "5/s"}}, TypeError, "a resource must have a name, a text, got 1"),
+        ({"concurrency_limit": 1.5}, TypeError, "got 1.5"),
+        ({"rate_limit": "100/s", "concurrency_limit": 0}, ValueError, "got 0"),
+        ({"rate_limit": "fast", "concurrency_limit": 100}, ValueError, "cannot read 'fast'"),
     ]
-    for options, error in wrong:
-        with pytest.raises(error):
+    for options, error, message in wrong:
+        with pytest.raises(error, match=message):
             limiter.update(**options)
         assert (repr(limiter), await remaining(limiter)) == (before, 1)
     assert await together(*waiting) == [0, 0.25, 1, 1.25]

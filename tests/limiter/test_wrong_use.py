@@ -83,6 +83,7 @@ WRONG_LIMITS: list[tuple[Unchecked, type[Exception], str]] = [
     # Resources
     ({"rate_limit": {}}, V, "rate_limit is an empty mapping; write a rate for each"),
     ({"rate_limit": {1: "3/s"}}, T, "a resource must have a name, a text, got 1"),
+    ({"rate_limit": {1: "3/s"}, "burst": 2}, T, "a resource must have a name, a text, got 1"),
     ({"rate_limit": {"": "3/s"}}, T, "a resource must have a name, a text, got ''"),
     ({"rate_limit": {"a": "3 rpx"}}, V, "the resource 'a': "),
     ({"rate_limit": {"a": None}}, T, "the resource 'a': None is not a rate"),
