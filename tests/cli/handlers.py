@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer
-from tests.support.serving import Handler, hang_up
+from tests.support.serving import Handler, hang_up, headers_of, in_chunks
 
 
 def urls_of(server: RateLimitedServer, names: int | Iterable[str]) -> list[str]:
@@ -17,16 +17,18 @@ def urls_of(server: RateLimitedServer, names: int | Iterable[str]) -> list[str]:
 def always(
     status: int = 200, body: str | bytes = "", *, after: float = 0.0, **headers: str
 ) -> Handler:
-    """Answer all requests alike, after some seconds; `Retry_After` is the header Retry-After."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    """Answer all requests alike, after some seconds."""
+    content: Any = {"text" if isinstance(body, str) else "body": body}
 
     async def handle(_: web.Request) -> web.Response:
         await asyncio.sleep(after)
-        if isinstance(body, str):
-            return web.Response(status=status, text=body, headers=named)
-        return web.Response(status=status, body=body, headers=named)
+        return web.Response(status=status, headers=headers_of(headers), **content)
 
     return handle
+
+
+#: Half of a body, and then the end of the connection.
+cut_off = in_chunks(b"x" * 50, then=hang_up, Content_Length="100")
 
 
 def to(location: str, status: int = 302) -> Handler:
@@ -68,10 +70,3 @@ def noting(seen: list[Seen], handler: Handler | None = None) -> Handler:
         return await answer(request)
 
     return handle
-
-
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "100"})
-    await response.prepare(request)
-    await response.write(b"x" * 50)
-    return await hang_up(request)

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency, ThrottleTimeout
-from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
-from tests.integrations.scripted import Script
+from tests.integrations.scripted import Script, client_of
 from tests.limiter.common import throttle_one
 from tests.support.virtually import counts, now, turns, virtual, visits
 
@@ -228,9 +227,7 @@ async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
 
     limiter = RateLimiter(1000)
     await throttle_one(limiter, PAUSE)
-    server = httpx.MockTransport(answer)
-    transport = ThrottledTransport(limiter, transport=server, settle=settle)
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(limiter, answer, settle=settle) as client:
         trial = asyncio.create_task(client.get("http://server"))
         await turns()
         senders = Senders(limiter, 3)
@@ -259,9 +256,7 @@ async def test_trial_goes_on_while_its_response_is_judged(*, streams: bool, pare
     if parent:
         limiter = RateLimiter(1000, parent=paused)
     await throttle_one(paused, PAUSE)
-    server, retry = httpx.MockTransport(answer), Retry(should_retry=judge)
-    transport = ThrottledTransport(limiter, transport=server, retry=retry)
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(limiter, answer, retry=Retry(should_retry=judge)) as client:
         trial = asyncio.create_task(client.get("http://server"))
         await turns()
         senders = Senders(limiter, 3)
@@ -388,8 +383,7 @@ async def test_judging_a_trial_shortens_no_pause() -> None:
 
     limiter = RateLimiter(100)
     retry = Retry(attempts=1, pause_jitter=0, should_retry=think)
-    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(respond), retry=retry)
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(limiter, respond, retry=retry) as client:
         await client.get("http://a/")
         trial = asyncio.create_task(client.get("http://a/"))
         await asyncio.sleep(1.0)

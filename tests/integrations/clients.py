@@ -18,7 +18,7 @@ import aiohttp
 import httpx
 import httpx2
 import pytest
-from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientSession, ClientTimeout, TCPConnector
 from yarl import URL
 
 import aiothrottle.httpx
@@ -29,7 +29,7 @@ from aiothrottle.aiohttp.adapter import without_resending
 from aiothrottle.hooks import Response
 from tests.support import virtually
 from tests.support.misbehaving_server import MisbehavingServer
-from tests.support.serving import Handler, serving, until
+from tests.support.serving import Handler, in_chunks, serving, until
 from tests.support.virtually import counts, turns
 
 ONCE = Retry(attempts=1)
@@ -375,24 +375,6 @@ class Readers(list[Reader]):
     @property
     def ends(self) -> list[list[bool]]:
         return [each.ends for each in self]
-
-
-def in_chunks(
-    *chunks: bytes, status: int = 200, then: Handler | None = None, **headers: str
-) -> Handler:
-    """Send a body in chunks, which ends with them, or do something else `then`."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=status, headers=named)
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(chunk)
-            await asyncio.sleep(0)
-        await (response.write_eof() if then is None else then(request))
-        return response
-
-    return handle
 
 
 def in_form(body: bytes, form: str, status: int = 200, **headers: str) -> Handler:

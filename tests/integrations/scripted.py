@@ -1,6 +1,6 @@
 """A throttled httpx client whose network is a script, for tests in virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import httpx
@@ -11,6 +11,14 @@ from tests.support.virtually import now
 
 #: A status, with headers or without; or what is raised in place of a response.
 Step: TypeAlias = int | tuple[int, Mapping[str, str]] | Exception
+
+
+def client_of(
+    limiter: RateLimiter | KeyedRateLimiter, respond: Callable[[httpx.Request], Any], **options: Any
+) -> httpx.AsyncClient:
+    """Return a throttled client whose requests a function answers."""
+    network = httpx.MockTransport(respond)
+    return httpx.AsyncClient(transport=ThrottledTransport(limiter, transport=network, **options))
 
 
 class Script(httpx.AsyncBaseTransport):

@@ -34,11 +34,10 @@ from tests.integrations.clients import (
     always,
     collected,
     every,
-    in_chunks,
     pair,
     transports,
 )
-from tests.support.serving import Handler, answer, never, until
+from tests.support.serving import Handler, answer, in_chunks, never, until
 
 OVERRIDES = Feature.OVERRIDES
 
@@ -375,16 +374,8 @@ async def test_failing_reader_breaks_no_reading(integration: Integration, place:
 
 async def test_reader_goes_on_when_a_wait_for_a_chunk_has_timed_out() -> None:
     go, readers = asyncio.Event(), Readers()
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"first ")
-        await go.wait()
-        await response.write(b"last")
-        return response
-
-    async with SESSION.serve(handle, settle=readers) as at, at.client.raw.get(at.url) as response:
+    script = in_chunks(b"first ", go, b"last")
+    async with SESSION.serve(script, settle=readers) as at, at.client.raw.get(at.url) as response:
         assert await response.content.readany() == b"first "
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):

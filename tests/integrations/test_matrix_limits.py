@@ -32,11 +32,20 @@ from tests.integrations.clients import (
     cancel,
     collected,
     every,
-    in_chunks,
     pair,
 )
 from tests.support.servers import reset
-from tests.support.serving import Handler, answer, cut, ending, endless, never, serving, until
+from tests.support.serving import (
+    Handler,
+    answer,
+    cut,
+    ending,
+    endless,
+    in_chunks,
+    never,
+    serving,
+    until,
+)
 from tests.support.virtually import turns
 
 Use = Callable[[Scene], Awaitable[object]]

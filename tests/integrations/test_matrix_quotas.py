@@ -12,7 +12,6 @@ import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, Retry
 from aiothrottle.headers import Profile
-from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import (
     BODY_ERRORS,
     ONCE,
@@ -21,11 +20,11 @@ from tests.integrations.clients import (
     Readers,
     collected,
     every,
-    in_chunks,
     in_form,
     pair,
 )
-from tests.support.serving import Handler, answer, cut, never, until
+from tests.integrations.scripted import client_of
+from tests.support.serving import Handler, answer, cut, in_chunks, never, until
 from tests.support.virtually import turns
 
 YEAR = 365 * 86400.0
@@ -330,14 +329,12 @@ async def test_known_servers_throttle_by_their_bodies(clock: Clock) -> None:
         content = encoded(data) if headers is not PACKED else gzip.compress(encoded(data))
         return httpx.Response(status, headers=headers, content=content)
 
-    transport = ThrottledTransport(
-        limiter,
-        transport=httpx.MockTransport(respond),
-        retry=Retry(attempts=1, pause_jitter=0, max_pause=1000, backoff=5, max_backoff=5),
-        key=lambda _: next(keys),
-    )
+    def by_number(_: object) -> int:
+        return next(keys)
+
+    retry = Retry(attempts=1, pause_jitter=0, max_pause=1000, backoff=5, max_backoff=5)
     found: list[float] = []
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(limiter, respond, retry=retry, key=by_number) as client:
         for seconds, (host, *_, data), _ in KNOWN:
             await clock.skip(seconds)
             assert (await client.get(f"https://{host}/")).json() == data  # it is still readable

@@ -26,7 +26,6 @@ from tests.integrations.clients import (
     body_of,
     cancel,
     every,
-    in_chunks,
     pair,
     transports,
 )
@@ -37,6 +36,7 @@ from tests.support.serving import (
     cut,
     endless,
     hang_up,
+    in_chunks,
     serving,
     until,
     without_end,

@@ -17,11 +17,10 @@ from tests.integrations.clients import (
     Integration,
     Readers,
     always,
-    in_chunks,
     sessions,
 )
 from tests.support.misbehaving_server import MisbehavingServer
-from tests.support.serving import answer, serving
+from tests.support.serving import answer, in_chunks, serving
 
 # aiohttp warns of a connection that is collected in one cycle with its response.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")

@@ -11,10 +11,9 @@ import pytest
 
 from aiothrottle import AdaptiveThrottling, RateLimiter, RequestDropped, ThrottleTimeout
 from aiothrottle.events import Paused, Throttled, ThrottlingSuspected
-from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from tests.integrations.clients import ONCE, SESSION, Clock, Integration, cancel, every, pair
-from tests.integrations.scripted import Script
+from tests.integrations.scripted import Script, client_of
 from tests.support.observing import observed
 from tests.support.serving import Handler, answer, hang_up, never, serving, until
 from tests.support.virtually import turns, virtual
@@ -136,8 +135,7 @@ async def test_broken_page_holds_up_no_other_request() -> None:
         paths.append(request.url.path)
         return httpx.Response(503 if request.url.path == "/broken" else 200)
 
-    mock = ThrottledTransport(limiter, transport=httpx.MockTransport(respond), retry=Retry())
-    async with httpx.AsyncClient(transport=mock) as client:
+    async with client_of(limiter, respond, retry=Retry()) as client:
         broken = asyncio.create_task(client.get("http://a/broken"))
         await turns(20)
         for number in range(40):

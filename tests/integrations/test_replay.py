@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientResponse, StreamReader, web
+from aiohttp import ClientResponse, StreamReader
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import Retry
@@ -21,11 +21,10 @@ from tests.integrations.clients import (
     Readers,
     body_of,
     collected,
-    in_chunks,
     in_form,
     transports,
 )
-from tests.support.serving import Handler, cut, never
+from tests.support.serving import Handler, cut, in_chunks, never
 
 SHORT = json.dumps({"message": ["nope"] * 5}, indent=1).encode()
 LONG = json.dumps({str(row): "." * 90 for row in range(1000)}, indent=1).encode()  # some 100 kB
@@ -184,16 +183,8 @@ async def gives_up(response: Any) -> None:
 @pytest.mark.parametrize("judge", [gives_up, reads_a_line])
 async def test_read_part_of_a_stream_is_put_back(judge: Judge) -> None:
     go, rest = asyncio.Event(), b"third\n" + bytes(2 << 20)  # more than aiohttp takes in unread
-
-    async def stream(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"first\nsecond\n")
-        await go.wait()
-        await response.write(rest)
-        return response
-
-    async with SESSION.serve(stream, retry=once(judge)) as at, await at.open() as opened:
+    script = in_chunks(b"first\nsecond\n", go, rest)
+    async with SESSION.serve(script, retry=once(judge)) as at, await at.open() as opened:
         content = opened.raw.content
         assert [await content.readline(), await content.readline()] == [b"first\n", b"second\n"]
         go.set()

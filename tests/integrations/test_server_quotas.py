@@ -10,9 +10,8 @@ from aiohttp import web
 
 from aiothrottle import AdaptiveConcurrency, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
-from aiothrottle.httpx import ThrottledTransport
 from tests.integrations.clients import Integration, Scene, every, pair
-from tests.integrations.scripted import Script, Step
+from tests.integrations.scripted import Script, Step, client_of
 from tests.support.serving import Handler, answer, hang_up, never, serving, speak_no_http, until
 from tests.support.virtually import now, turns, virtual
 
@@ -80,8 +79,7 @@ async def test_second_429_makes_no_pause_longer_than_the_policy_admits() -> None
         return httpx.Response(429, headers={"Retry-After": "30"})
 
     limiter, retry = RateLimiter(10, guard=0.0), Retry(attempts=1, max_pause=3.0)
-    transport = ThrottledTransport(limiter, transport=httpx.MockTransport(throttled), retry=retry)
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(limiter, throttled, retry=retry) as client:
         await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
     assert limiter.statistics().throttled == 2
     assert limiter.statistics().paused_for == 3.0
@@ -151,8 +149,7 @@ async def test_quota_that_the_next_answer_does_not_report_is_one_of_other_reques
         state, policy = f'"{name}";r={remaining};t=60', f'"{name}";q=100;w=60'
         return httpx.Response(200, headers={"RateLimit": state, "RateLimit-Policy": policy})
 
-    transport = ThrottledTransport(RateLimiter(1000), transport=httpx.MockTransport(reporting))
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with client_of(RateLimiter(1000), reporting) as client:
         await asyncio.gather(*(client.get("http://a/") for _ in range(2)))
         await client.get("http://a/")
     assert begun[-1] < 1.0

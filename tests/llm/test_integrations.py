@@ -9,7 +9,7 @@ import pytest
 
 from aiothrottle import RateLimiter, TokenBucket, llm
 from aiothrottle.aiohttp import ThrottledSession
-from aiothrottle.httpx import ThrottledTransport
+from tests.integrations.scripted import client_of
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeOpenAI
 from tests.support.virtually import counts, now, virtual
@@ -68,9 +68,7 @@ async def test_request_is_retried_and_pauses_only_if_waiting_helps(
         return httpx.Response(status, headers=headers, json={"error": error})
 
     async with RateLimiter({"requests": "500/min", "tokens": "30000/min"}) as limiter:
-        transport = httpx.MockTransport(respond)
-        throttled = ThrottledTransport(limiter, transport=transport, **llm.openai())
-        async with httpx.AsyncClient(transport=throttled) as client:
+        async with client_of(limiter, respond, **llm.openai()) as client:
             response = await client.post("http://localhost" + CHAT, json=chat())
         assert (response.status_code, response.json()) == (status, {"error": error})
         assert len(sent) == attempts
@@ -87,8 +85,6 @@ async def test_429_whose_body_does_not_arrive_is_retried(error: Exception | None
         yield b""
 
     script = [httpx.Response(200), httpx.Response(429, content=body())]
-    transport = httpx.MockTransport(lambda _: script.pop())
     limiter = RateLimiter({"requests": "500/min", "tokens": "30000/min"})
-    throttled = ThrottledTransport(limiter, transport=transport, **llm.openai())
-    async with httpx.AsyncClient(transport=throttled) as client:
+    async with client_of(limiter, lambda _: script.pop(), **llm.openai()) as client:
         assert (await client.post("http://localhost" + CHAT, json=chat())).status_code == 200

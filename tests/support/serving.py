@@ -1,7 +1,7 @@
 """A server on loopback with scripted responses, and conditions that tests check about it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from operator import methodcaller
 from typing import Any
@@ -28,10 +28,37 @@ async def serving(*script: Handler) -> AsyncGenerator[tuple[URL, list[tuple[str,
         yield server.url, seen
 
 
+def headers_of(names: Mapping[str, str]) -> dict[str, str]:
+    """Return headers by names that Python allows: `Retry_After` is the header Retry-After."""
+    return {name.replace("_", "-"): value for name, value in names.items()}
+
+
 def answer(status: int = 200, **headers: str) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return web.Response(status=status, text="body", headers=named)
+        return web.Response(status=status, text="body", headers=headers_of(headers))
+
+    return handle
+
+
+def in_chunks(
+    *chunks: bytes | asyncio.Event, status: int = 200, then: Handler | None = None, **headers: str
+) -> Handler:
+    """Send a body in chunks, which ends with them, or do something else `then`.
+
+    An event between them is waited for.
+    """
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers=headers_of(headers))
+        await response.prepare(request)
+        for chunk in chunks:
+            if isinstance(chunk, asyncio.Event):
+                await chunk.wait()
+            else:
+                await response.write(chunk)
+                await asyncio.sleep(0)
+        await (response.write_eof() if then is None else then(request))
+        return response
 
     return handle
 
