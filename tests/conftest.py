@@ -5,7 +5,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
@@ -14,7 +14,7 @@ from tests.support.effort import examples
 from tests.support.skips import summary
 
 if TYPE_CHECKING:  # the drivers of servers take a second to import
-    from tests.support.servers import Cluster, Process, Sentinels, SlowServers, Valkey
+    from tests.support.servers import Process, SlowServers, Valkey
 
 if "AIOTHROTTLE_REAL_SERVERS" not in os.environ:  # these are downloaded
     # No test leaves this machine, and to read the authorities of the system takes a fifth of the
@@ -164,30 +164,19 @@ def starting_servers(request: pytest.FixtureRequest, slow_servers: "SlowServers"
         slow_servers.start(kind)
 
 
-@pytest.fixture(scope="session")
-def cluster(slow_servers: "SlowServers") -> "Cluster":
-    """Three masters; if a test stops one, it starts it again."""
-    servers: Cluster = slow_servers.start("cluster").result()
-    return servers
+def _slow(kind: str) -> Any:
+    """Return the fixture of a slow server, which all tests of a worker share."""
+
+    def started(slow_servers: "SlowServers") -> Any:
+        return slow_servers.start(kind).result()
+
+    return pytest.fixture(started, scope="session", name=kind)
 
 
-@pytest.fixture(scope="session")
-def sentinel(slow_servers: "SlowServers") -> "Sentinels":
-    servers: Sentinels = slow_servers.start("sentinel").result()
-    return servers
-
-
-@pytest.fixture(scope="session")
-def own_sentinel(slow_servers: "SlowServers") -> "Sentinels":
-    """Sentinels for one test, which may kill their master."""
-    servers: Sentinels = slow_servers.start("own_sentinel").result()
-    return servers
-
-
-@pytest.fixture(scope="session")
-def mongodb(slow_servers: "SlowServers") -> "Process":
-    server: Process = slow_servers.start("mongodb").result()
-    return server
+cluster = _slow("cluster")  # if a test stops one of the three masters, it starts it again
+sentinel = _slow("sentinel")
+own_sentinel = _slow("own_sentinel")  # for one test, which may kill their master
+mongodb = _slow("mongodb")
 
 
 @pytest.fixture

@@ -18,12 +18,7 @@ import aiothrottle
 from aiothrottle.cli import main, make_parser
 from tests.cli.conftest import Command, Serve
 from tests.cli.handlers import to
-from tests.support.background import COMMAND, ENVIRONMENT, STRICT
-
-
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    python = [sys.executable, *STRICT, *arguments]
-    return subprocess.run(python, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+from tests.support.background import COMMAND, ENVIRONMENT, STRICT, run_program
 
 
 def test_installed_command_is_main() -> None:
@@ -69,25 +64,25 @@ def test_module_imports_only_what_a_command_needs() -> None:
         "print(main(['fetch', 'ftp://a', '--silent']))\n"
         "print(sorted(sys.modules), file=sys.stderr)"
     )
-    ended = run("-c", code)
-    assert ended.stdout.splitlines()[-1] == "1"
-    assert "'aiothrottle.cli.fetch'" in ended.stderr
+    run = run_program(sys.executable, *STRICT, "-c", code)
+    assert run.stdout.splitlines()[-1] == "1"
+    assert "'aiothrottle.cli.fetch'" in run.stderr
     for other in ("aiothrottle.cli.demo", "aiothrottle.simulation", "aiohttp.web", "rich", "shtab"):
-        assert f"'{other}'" not in ended.stderr
+        assert f"'{other}'" not in run.stderr
 
 
 def test_closed_output_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as output:
-        ended = subprocess.run(
+        run = subprocess.run(
             [sys.executable, *STRICT, "-m", "aiothrottle", "--help"],  # argparse would hide it
             env=ENVIRONMENT,
             stdout=output,
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert (ended.returncode, ended.stderr) == (141, b"")
+    assert (run.returncode, run.stderr) == (141, b"")
 
 
 # ---- rejected arguments ----------------------------------------------------------------------
@@ -240,10 +235,11 @@ COMPLETED = {
 def test_bash_completes(tmp_path: Path) -> None:
     pytest.importorskip("shtab")
     # In a process, since shtab names the program that runs.
-    ended = run("-c", f"import sys; sys.argv[1:] = ['completion', 'bash']; {COMMAND}")
-    assert (ended.returncode, ended.stderr) == (0, "")
+    code = f"import sys; sys.argv[1:] = ['completion', 'bash']; {COMMAND}"
+    run = run_program(sys.executable, *STRICT, "-c", code)
+    assert (run.returncode, run.stderr) == (0, "")
     script = tmp_path / "aiothrottle.bash"
-    script.write_text(ended.stdout)
+    script.write_text(run.stdout)
     (tmp_path / "urls.txt").touch()
     lines = [f"source {script}"]
     for line in COMPLETED:
@@ -295,11 +291,10 @@ def test_standard_stream_may_be_closed(
     urls = tmp_path / "urls"
     urls.write_text("ftp://x\n")
     command = [sys.executable, "-m", "aiothrottle", *arguments.format(file=urls).split()]
-    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
-    ended = subprocess.run(shell, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert (ended.returncode, "Traceback" in ended.stderr) == (status, False), ended.stderr
-    assert ended.stdout.startswith(printed)
-    assert ended.stderr.startswith(messages)
+    run = run_program("sh", "-c", f'exec "$@" {closed}>&-', "sh", *command)
+    assert (run.returncode, "Traceback" in run.stderr) == (status, False), run.stderr
+    assert run.stdout.startswith(printed)
+    assert run.stderr.startswith(messages)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
@@ -309,24 +304,17 @@ def test_standard_stream_may_be_closed(
 def test_list_is_not_the_output(redirected: str, tmp_path: Path) -> None:
     urls = tmp_path / "index.jsonl"
     urls.write_text("ftp://x\n")
-    command = f"exec {sys.executable} -m aiothrottle fetch {redirected.format(urls.name)}"
-    ended = subprocess.run(
-        command, shell=True, cwd=tmp_path, env=ENVIRONMENT, stderr=-1, text=True, check=False
-    )
-    assert (ended.returncode, urls.read_text()) == (2, "ftp://x\n")
-    assert "is the output, too: name another output" in ended.stderr
+    fetch = f"{sys.executable} -m aiothrottle fetch {redirected.format(urls.name)}"
+    run = run_program("sh", "-c", f"cd {tmp_path} && exec {fetch}")
+    assert (run.returncode, urls.read_text()) == (2, "ftp://x\n")
+    assert "is the output, too: name another output" in run.stderr
 
 
 def test_output_in_another_encoding_is_escaped(serve: Serve) -> None:
     server = serve(to("http://host/\N{SNOWMAN}"))
-    ended = subprocess.run(
-        [sys.executable, "-m", "aiothrottle", "probe", "--yes", str(server.url)],
-        env={**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ended.returncode, "http://host/\\u2603" in ended.stdout) == (0, True), ended.stderr
+    probe = [sys.executable, "-m", "aiothrottle", "probe", "--yes", str(server.url)]
+    run = run_program(*probe, PYTHONIOENCODING="latin-1")
+    assert (run.returncode, "http://host/\\u2603" in run.stdout) == (0, True), run.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="another platform")

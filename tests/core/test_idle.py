@@ -5,7 +5,6 @@ import contextlib
 import contextvars
 import functools
 import gc
-import subprocess
 import sys
 import textwrap
 import weakref
@@ -27,7 +26,7 @@ from aiothrottle import (
 from aiothrottle.testing import VirtualTimeLoop
 from tests.core.common import ours
 from tests.support import virtually
-from tests.support.background import ENVIRONMENT
+from tests.support.background import STRICT, run_program
 from tests.support.virtually import cancel, now, on_virtual_loop, turns, visit, visits
 
 Live: TypeAlias = Callable[[RateLimiter], Coroutine[Any, Any, None]]
@@ -329,12 +328,5 @@ PROGRAM = """
 
 
 def test_program_that_leaves_limiters_open_ends_silently() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(PROGRAM)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (ended.stderr, ended.returncode) == ("", 0)
+    left = run_program(sys.executable, *STRICT, "-c", textwrap.dedent(PROGRAM))
+    assert (left.stderr, left.returncode) == ("", 0)

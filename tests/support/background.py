@@ -64,6 +64,12 @@ def background(
     return in_thread(lambda: RateLimitedServer(rate, **options))
 
 
+def run_program(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, with these environment variables besides."""
+    environment = ENVIRONMENT | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 def start(*arguments: str, flags: Sequence[str] = STRICT) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *flags, "-c", COMMAND, *arguments],
