@@ -1,7 +1,7 @@
 """Vendor profiles as data: names of headers, units, paths in JSON."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -212,6 +212,10 @@ class Profile:
         check_number(
             "least_backoff of a Profile", self.least_backoff, "seconds", above=0, none="None"
         )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields: what is cached of them cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def has_effect(self) -> bool:

@@ -1,6 +1,7 @@
 """Specifies vendor profiles: lookup by host, the reading of each kind, and your own profiles."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -185,6 +186,14 @@ def test_profile_with_any_rule_has_an_effect() -> None:
         ("Acme-Reset", "7"), ("Acme-Window-Ms", "9000"), profile=Profile("Acme", limits=(limit,))
     )
     assert (limits.reset_after, limits.window) == (7, 9)
+
+
+def test_profile_that_was_used_can_be_pickled() -> None:
+    """It is a plain value, which a program passes to its worker processes."""
+    for profile in (ACME, *PROFILES.values()):
+        read(("Retry-After", "1500"), profile=profile)
+        assert profile.is_limit_header["Retry-After"]  # as a session does
+        assert pickle.loads(pickle.dumps(profile)) == profile, profile.name
 
 
 def test_body_header_keeps_its_own_meaning() -> None:
