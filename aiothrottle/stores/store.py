@@ -70,6 +70,8 @@ class Step:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.costs, Sequence):
+            raise TypeError(f"costs must be a list of numbers, such as [1], got {self.costs!r}")
         for cost in self.costs:
             if isinstance(cost, Amounts):
                 valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
@@ -108,9 +110,9 @@ class Store(ABC):
 
     Every method raises `StoreUnavailable` if the store does not answer in time or at all,
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
-    or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts, or
-    the algorithm not an instance. A record that no store has written is logged, and replaced by one
-    in which all is spent now.
+    or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts, the
+    algorithm not an instance, or the costs not a sequence. A record that no store has written is
+    logged, and replaced by one in which all is spent now.
 
     A store implements `_execute`, or the four methods that lead to it.
     """

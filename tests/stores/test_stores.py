@@ -256,6 +256,15 @@ async def test_next_owner_is_notified(
 # ---- wrong arguments -----------------------------------------------------------------------------
 
 
+async def test_costs_must_be_a_sequence() -> None:
+    """Of an iterator the check would leave nothing to take."""
+    store = MemoryStore()
+    wrong: list[Any] = [1, iter([1])]
+    for costs in wrong:
+        with pytest.raises(TypeError, match=r"costs must be a list of numbers, .* got"):
+            await store.reserve("key", SlidingWindowLog("2/s"), costs)
+
+
 @pytest.mark.parametrize("kind", ["redis", "mongodb", "sqlite"])
 async def test_wrong_timeout_is_rejected(open_stores: Open, kind: str) -> None:
     async with open_stores(kind) as make:
