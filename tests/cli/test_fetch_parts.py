@@ -7,7 +7,6 @@ import io
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from aiothrottle.cli.fetch.lines import Line, Lines, Source, split
 from aiothrottle.cli.fetch.requests import redirected
 from aiothrottle.cli.fetch.results import Folder, OutputError, Record, file_name, open_output
 from aiothrottle.cli.progress import Meter
+from tests.support.serving import generated
 
 # ---- lines -----------------------------------------------------------------------------------
 
@@ -246,16 +246,13 @@ async def test_no_body_is_written_through_a_link(tmp_path: Path) -> None:
     precious, pages = tmp_path / "precious", tmp_path / "pages"
     folder = Folder(pages)
 
-    async def body() -> AsyncGenerator[bytes]:
-        yield b"body"
-
     (pages / "a.html").symlink_to(precious)
-    name = await folder.keep("a.html", 0, body())
+    name = await folder.keep("a.html", 0, generated(b"body"))
     assert (pages / name).read_bytes() == b"body"
     assert not (pages / name).is_symlink()
     (pages / ".part-0").symlink_to(precious)
     with pytest.raises(OutputError, match="File exists"):
-        await folder.keep("b.html", 0, body())
+        await folder.keep("b.html", 0, generated(b"body"))
     assert not precious.exists()
 
 
@@ -271,16 +268,13 @@ async def test_time_per_body_does_not_grow_with_its_namesakes(
 
     monkeypatch.setattr(Path, "exists", counted)
 
-    async def body() -> AsyncGenerator[bytes]:
-        yield b"body"
-
     folder = Folder(tmp_path)
-    names = [await folder.keep("a.html", 0, body()) for _ in range(50)]
+    names = [await folder.keep("a.html", 0, generated(b"body")) for _ in range(50)]
     assert names == ["a.html", *(f"a-{number}.html" for number in range(2, 51))]
     assert len(looked_up) <= 2 * len(names)
     folder.close()
     # A later run overwrites none of them.
-    assert await Folder(tmp_path).keep("a.html", 0, body()) == "a-51.html"
+    assert await Folder(tmp_path).keep("a.html", 0, generated(b"body")) == "a-51.html"
 
 
 # ---- redirects -------------------------------------------------------------------------------

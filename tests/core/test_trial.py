@@ -6,7 +6,7 @@ request that has it may be cancelled.
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -15,6 +15,7 @@ from aiothrottle import Permit, RateLimiter, Retry, SharedConcurrency, ThrottleT
 from aiothrottle.stores import MemoryStore
 from tests.integrations.scripted import Script, client_of
 from tests.limiter.common import throttle_one
+from tests.support.serving import generated
 from tests.support.virtually import counts, now, turns, virtual, visits
 
 PAUSE = 10.0
@@ -207,10 +208,6 @@ async def test_trial_throttled_during_a_longer_pause_keeps_that() -> None:
 # ---- the role is left ----------------------------------------------------------------------------
 
 
-async def body() -> AsyncIterator[bytes]:
-    yield b"body"
-
-
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ZeroDivisionError, httpx.ReadError])
 @virtual
 async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
@@ -220,7 +217,7 @@ async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
         await asyncio.sleep(2.0)
         if error is httpx.ReadError:
             raise error("cut")
-        return httpx.Response(200, content=body())
+        return httpx.Response(200, content=generated(b"body"))
 
     def settle(_: object) -> None:
         raise ZeroDivisionError
@@ -245,7 +242,7 @@ async def test_trial_of_a_client_passes_the_role_on_without_an_answer(
 @virtual
 async def test_trial_goes_on_while_its_response_is_judged(*, streams: bool, parent: bool) -> None:
     def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=body() if streams else b"body")
+        return httpx.Response(200, content=generated(b"body") if streams else b"body")
 
     async def judge(response: httpx.Response) -> bool:
         await response.aread()  # a stream releases the permit here, other bodies earlier

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from unittest.mock import AsyncMock, Mock
@@ -35,7 +36,7 @@ from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, thrott
 from aiothrottle.aiohttp.body import Body, prepare_again
 from aiothrottle.testing import RateLimitedServer
 from tests.integrations.clients import ONCE, cancel
-from tests.support.serving import until
+from tests.support.serving import generated, until
 from tests.support.virtually import turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:In v4, passing bytes:DeprecationWarning")
@@ -80,9 +81,7 @@ def files(tmp_path: Path) -> Iterator[Files]:
         yield Files(tmp_path, stack)
 
 
-async def generate(pieces: list[bytes] = PIECES) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
+generate = partial(generated, *PIECES)
 
 
 def form(value: object, **described: str) -> FormData:
@@ -332,7 +331,7 @@ async def test_file_that_cannot_be_rewound_is_sent_once(start: Start, files: Fil
 UPLOADS: dict[str, tuple[Callable[[Files], Any], int]] = {
     "file": (Files.large, -413),
     "file cut off": (Files.large, 0),
-    "buffered generator": (lambda _: generate([LARGE]), -429),
+    "buffered generator": (lambda _: generated(LARGE), -429),
 }
 
 
@@ -378,9 +377,7 @@ async def test_thread_of_the_last_attempt_takes_nothing(files: Files, in_form: b
         assert [CONTENT in one.body for one in received] == [True]
 
 
-async def test_file_may_be_closed_before_a_cancelled_upload_reads(
-    files: Files,
-) -> None:
+async def test_file_may_be_closed_before_a_cancelled_upload_reads(files: Files) -> None:
     seen = Mock()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen(context))
     file = SlowFile(files.path)

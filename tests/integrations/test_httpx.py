@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
@@ -32,7 +33,7 @@ from tests.integrations.clients import (
     transports,
 )
 from tests.support.misbehaving_server import BOMB
-from tests.support.serving import answer, endless, in_flight, until
+from tests.support.serving import answer, endless, generated, in_flight, until
 from tests.support.virtually import now, turns, virtual
 
 OTHER = dict(zip(INTEGRATIONS[3:], INTEGRATIONS[:2:-1], strict=True))
@@ -79,8 +80,8 @@ async def test_abandoned_stream_in_a_cycle_returns_its_slot(
             assert (await at.send()).body == b"body"
 
 
-async def some_body() -> AsyncIterator[bytes]:
-    yield b"body"
+some_body = partial(generated, b"body")
+failing_body = partial(generated, b"body", LookupError())
 
 
 @virtual
@@ -98,11 +99,6 @@ async def test_transports_make_no_class_each() -> None:
 async def stalling_body() -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
     yield b""
-
-
-async def failing_body() -> AsyncIterator[bytes]:
-    yield b"body"
-    raise LookupError
 
 
 def responding(
@@ -152,7 +148,7 @@ async def test_closed_client_holds_no_slot(integration: Integration, method: str
         assert not at.held
 
 
-@pytest.mark.parametrize("body", [some_body, failing_body])
+@pytest.mark.parametrize("body", [some_body, failing_body], ids=["whole", "failing"])
 @transports
 @virtual
 async def test_response_is_closed_once(
@@ -240,11 +236,7 @@ async def test_closed_response_or_websocket_holds_no_slot(integration: Integrati
 async def test_request_cancelled_at_any_turn_returns_its_slot(integration: Integration) -> None:
     # No sockets: httpx 0.28 itself loses a connection that is cancelled at certain turns.
     statuses: list[int] = []
-
-    async def body() -> AsyncIterator[bytes]:
-        for _ in range(3):
-            await asyncio.sleep(0)
-            yield b"x"
+    body = partial(generated, 0.0, b"x", 0.0, b"x", 0.0, b"x")
 
     async def handle(request: object) -> Any:
         await turns(2)
@@ -316,9 +308,7 @@ async def test_throttled_body_is_read(integration: Integration, length: str, beg
 
 @transports
 async def test_body_is_unpacked_only_as_far_as_it_is_short(integration: Integration) -> None:
-    async def bomb() -> AsyncIterator[bytes]:
-        yield BOMB
-
+    bomb = partial(generated, BOMB)
     headers = {"Content-Type": "application/json", "X-RateLimit-Reset": "60"}
     respond = responding(integration, 403, bomb, headers=headers | {"Content-Encoding": "gzip"})
     async with integration.mock(respond, retry=ONCE) as at:
@@ -351,14 +341,8 @@ OURS: dict[str, Any] = {
 @transports
 @virtual
 async def test_late_json_is_returned_and_lost_json_is_a_failure(integration: Integration) -> None:
-    async def late() -> AsyncIterator[bytes]:
-        await asyncio.sleep(5)
-        yield b"{}"
-
-    async def lost() -> AsyncIterator[bytes]:
-        yield b"{"
-        raise integration.library.ReadError("lost")
-
+    late = partial(generated, 5.0, b"{}")
+    lost = partial(generated, b"{", integration.library.ReadError("lost"))
     headers = {"Content-Type": "application/json"}
     async with integration.mock(responding(integration, 400, late, headers=headers), **OURS) as at:
         assert await at.send() == (400, b"{}")
@@ -472,15 +456,11 @@ async def test_closed_file_is_not_sent_buffered_body_is(integration: Integration
 @transports
 async def test_empty_body_in_a_stream_is_sent_again(integration: Integration) -> None:
     """As below the transport of hishel, which makes an iterator of each body."""
-
-    async def empty() -> AsyncIterator[bytes]:
-        yield b""
-
     async with integration.serve(answer(429), answer(503), answer()) as at:
         make, url = integration.library.Request, str(at.url)
         # A body that can be read once is not sent again.
         assert (await at.client.raw.send(make("POST", url, content=some_body()))).status_code == 429
-        request = make("GET", url, content=empty())
+        request = make("GET", url, content=generated(b""))
         del request.headers["Transfer-Encoding"]
         assert (await at.client.raw.send(request)).status_code == 200
 

@@ -9,7 +9,7 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from unittest.mock import Mock
@@ -37,7 +37,7 @@ from tests.integrations.clients import (
     pair,
     transports,
 )
-from tests.support.serving import Handler, answer, in_chunks, never, until
+from tests.support.serving import Handler, answer, generated, in_chunks, never, until
 
 OVERRIDES = Feature.OVERRIDES
 
@@ -48,17 +48,12 @@ OVERRIDES = Feature.OVERRIDES
 @every()
 async def test_hook_sees_the_request_once(integration: Integration) -> None:
     seen: list[Request] = []
-
-    async def generated() -> AsyncIterator[bytes]:
-        yield b"one"
-        yield b"two"
-
     async with integration.serve(answer(), cost=seen.append) as at:
         url = at.url / "path"
         await at.send("path", "POST", body=b'{"model": "small"}', headers={"X-Team": "blue"})
         await at.send(method="POST", json={"max_tokens": 5})
         await at.send()
-        await at.send(method="POST", body=generated())  # which is not consumed
+        await at.send(method="POST", body=generated(b"one", b"two"))  # which is not consumed
         assert at.seen[-1] == ("POST", b"onetwo")
     request, of_json, empty, single_use = seen
     assert (request.method, str(request.url)) == ("POST", str(url))
@@ -421,14 +416,11 @@ ENCODED: dict[str, tuple[str, bytes, int, bool]] = {
 @transports
 async def test_encoded_body_is_decoded_in_pieces(integration: Integration, name: str) -> None:
     encoding, body, size, complete = ENCODED[name]
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for at in range(0, len(body), 4096):
-            yield body[at : at + 4096]
+    pieces = [body[at : at + 4096] for at in range(0, len(body), 4096)]
 
     def respond(_: object) -> Any:
         headers = {"Content-Encoding": encoding.encode()}
-        return integration.library.Response(200, headers=headers, content=pieces())
+        return integration.library.Response(200, headers=headers, content=generated(*pieces))
 
     readers = Readers()
     async with integration.mock(respond, settle=readers) as at, await at.open() as stream:

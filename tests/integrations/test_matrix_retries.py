@@ -8,6 +8,7 @@ import gc
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import aiohttp
@@ -35,6 +36,7 @@ from tests.support.serving import (
     answer,
     cut,
     endless,
+    generated,
     hang_up,
     in_chunks,
     serving,
@@ -52,11 +54,6 @@ async def by_body(response: Any) -> bool:
     return b"slow down" in await body_of(response)
 
 
-async def generated() -> AsyncIterator[bytes]:
-    yield b"same "
-    yield b"body"
-
-
 def retry(**options: Any) -> dict[str, Any]:
     quick: dict[str, Any] = {"backoff": 0.001, "pause_jitter": 0, "attempts": 4}
     return {"retry": Retry(**quick | options)}
@@ -72,6 +69,7 @@ class Exchange(NamedTuple):
     body: Callable[[], Any] = lambda: b"same body"
 
 
+SINGLE_USE = partial(generated, b"same ", b"body")
 THROTTLED_403 = answer(403, X_RateLimit_Remaining="0", Retry_After="0.001")
 LARGE = in_chunks(b"x" * 1_000_000, status=429, Content_Length="1000000")
 CUT_OFF = in_chunks(status=429, Content_Length="1000", then=cut)
@@ -89,8 +87,8 @@ EXCHANGES: dict[str, Exchange] = {
     "always lost": Exchange("GET", [hang_up], CONNECTION_ERRORS, QUICK.attempts),
     "no exceptions": Exchange("GET", [hang_up, OK], CONNECTION_ERRORS, 1, retry(exceptions=())),
     "by body": Exchange("POST", [SLOW_DOWN, OK], 200, 2, retry(should_retry=by_body)),
-    "generator": Exchange("POST", [answer(429), OK], 429, 1, {}, generated),
-    "buffered": Exchange("POST", [answer(429), OK], 200, 2, {"buffer_body": True}, generated),
+    "generator": Exchange("POST", [answer(429), OK], 429, 1, {}, SINGLE_USE),
+    "buffered": Exchange("POST", [answer(429), OK], 200, 2, {"buffer_body": True}, SINGLE_USE),
 }
 
 
@@ -245,15 +243,11 @@ async def test_wrong_certificate_is_not_retried(integration: Integration) -> Non
 @pytest.mark.parametrize("buffer_body", [False, True])
 @every()
 async def test_failing_body_returns_its_slot(integration: Integration, buffer_body: bool) -> None:
-    async def failing() -> AsyncIterator[bytes]:
-        yield b"x"
-        raise LookupError
-
     # While it sends, aiohttp raises an error of its own.
     wrapped = integration.library is None and not buffer_body
     async with integration.serve(OK, buffer_body=buffer_body) as at:
         with pytest.raises(CONNECTION_ERRORS if wrapped else LookupError):
-            await at.send(method="POST", body=failing())
+            await at.send(method="POST", body=generated(b"x", LookupError()))
         assert at.held == 0
         assert await at.send() == (200, b"body")
 

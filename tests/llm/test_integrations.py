@@ -1,7 +1,6 @@
 """The options of `aiothrottle.llm` in the integrations, without any SDK."""
 
-import asyncio
-from collections.abc import AsyncIterator
+import math
 from typing import Any
 
 import httpx
@@ -12,6 +11,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from tests.integrations.scripted import client_of
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeOpenAI
+from tests.support.serving import generated
 from tests.support.virtually import counts, now, virtual
 
 CHAT = "/v1/chat/completions"
@@ -78,13 +78,7 @@ async def test_request_is_retried_and_pauses_only_if_waiting_helps(
 @pytest.mark.parametrize("error", [None, httpx.ReadError("lost")])
 @virtual
 async def test_429_whose_body_does_not_arrive_is_retried(error: Exception | None) -> None:
-    async def body() -> AsyncIterator[bytes]:
-        if error is not None:
-            raise error
-        await asyncio.Event().wait()
-        yield b""
-
-    script = [httpx.Response(200), httpx.Response(429, content=body())]
+    script = [httpx.Response(200), httpx.Response(429, content=generated(error or math.inf))]
     limiter = RateLimiter({"requests": "500/min", "tokens": "30000/min"})
     async with client_of(limiter, lambda _: script.pop(), **llm.openai()) as client:
         assert (await client.post("http://localhost" + CHAT, json=chat())).status_code == 200

@@ -107,9 +107,7 @@ ACCESS: list[tuple[str, dict[str, str], int]] = [
 ]
 
 
-async def test_only_this_machine_is_answered(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_only_this_machine_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     async with serve(RateLimiter(10)) as url:
         found = [(*it[:2], await status(url + it[0], **it[1])) for it in ACCESS]
     assert found == ACCESS

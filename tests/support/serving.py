@@ -100,6 +100,17 @@ async def never(_: web.Request) -> web.Response:
     raise AssertionError("unreachable")
 
 
+async def generated(*pieces: bytes | float | Exception) -> AsyncGenerator[bytes]:
+    """Yield a body in pieces; between them wait for seconds, or raise an error."""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            yield piece
+        elif isinstance(piece, Exception):
+            raise piece
+        else:
+            await asyncio.sleep(piece)
+
+
 def in_flight(limiter: RateLimiter) -> bool:
     return " 0 of " not in repr(limiter)
 
