@@ -9,7 +9,7 @@ import pytest
 from aiothrottle import Permit, RateLimiter
 from aiothrottle.httpx import ThrottledTransport
 from tests.limiter.common import throttle_one
-from tests.support.virtually import now, on_virtual_loop, virtual, work_for
+from tests.support.virtually import now, on_virtual_loop, virtual, visit, work_for
 
 
 def limiter_of_a_session(**limits: object) -> RateLimiter:
@@ -80,8 +80,7 @@ async def test_slots_open_without_reports_too() -> None:
     limiter = limiter_of_a_session(concurrency_limit=3)
     began_at = now()
     for _ in range(3):
-        async with limiter.throttle():
-            pass
+        await visit(limiter)
     permits = [await limiter.acquire() for _ in range(3)]
     assert now() - began_at == pytest.approx(2.0)
     for permit in permits:

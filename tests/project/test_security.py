@@ -14,7 +14,7 @@ import aiothrottle
 from aiothrottle import KeyedRateLimiter, RateLimiter, StoreUnavailable
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.stores import MemoryStore
-from tests.support.virtually import virtual
+from tests.support.virtually import virtual, visit
 
 PACKAGE = Path(aiothrottle.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -115,7 +115,6 @@ async def test_store_error_forges_no_line_of_the_log(caplog: pytest.LogCaptureFi
         store = Broken()
         store.reason = reason
         limiter = RateLimiter(1, store=store, key="k", on_store_error="open")
-        async with limiter.throttle():
-            pass
+        await visit(limiter)
         await limiter.aclose()
     assert_plain_lines(caplog.messages, 2)

@@ -23,7 +23,7 @@ from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.support.serving import until
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import now, turns
+from tests.support.virtually import now, turns, visit
 
 pytestmark = pytest.mark.usefixtures("no_automatic_collection")
 
@@ -228,8 +228,7 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
 
     async def use(limiter: RateLimiter) -> None:
         while True:
-            async with limiter.throttle():
-                pass
+            await visit(limiter)
 
     async def first() -> None:
         await asyncio.sleep(3600)
@@ -240,8 +239,7 @@ def test_clock_of_the_turns_is_the_new_one(end: float) -> None:
     async def second() -> None:
         begun = now()
         for limiter in limiters:
-            async with limiter.throttle():
-                pass
+            await visit(limiter)
         assert now() - begun < 10.0
 
     on_loops(first, second)
@@ -273,8 +271,7 @@ def test_dead_return_of_a_store_ends_no_other_return() -> None:
 
     async def first() -> None:
         for _ in range(2):  # the second one has the store tried again
-            async with limiter.throttle():
-                pass
+            await visit(limiter)
         store.is_down = False
         await hanging()
         for method in (limiter.try_acquire, limiter.peek):

@@ -20,8 +20,7 @@ NEAR = 0.004  # seconds
 
 async def hurry(limiter: RateLimiter, count: int) -> None:
     for _ in range(count):
-        async with limiter.throttle():
-            pass
+        await visit(limiter)
 
 
 async def asked(store: Watched, times: int) -> None:
