@@ -1,22 +1,19 @@
 """Virtual time, and the servers that the tests of outages share: no test may stop them."""
 
-import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from aiothrottle.testing import VirtualTimeLoop
+from tests.support.virtually import loops_of
 
 # All others need a real server.
 IN_VIRTUAL_TIME = {"choices", "recovery", "shares", "slots", "wait_until"}
 
 
-def pytest_asyncio_loop_factories(
-    item: pytest.Item,
-) -> dict[str, Callable[[], asyncio.AbstractEventLoop]] | None:
-    is_virtual = item.path.stem.removeprefix("test_") in IN_VIRTUAL_TIME
-    return {"virtual": VirtualTimeLoop} if is_virtual else None
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Any:
+    return loops_of(item, IN_VIRTUAL_TIME)
 
 
 @pytest.fixture(scope="module", autouse=True)

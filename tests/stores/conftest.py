@@ -1,6 +1,5 @@
 """Virtual time, and clients of the stores, with records of their own for each test."""
 
-import asyncio
 import itertools
 import os
 from collections.abc import Callable
@@ -9,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from aiothrottle.testing import VirtualTimeLoop
 from tests.stores.servers import SERVERS, Make, stores
+from tests.support.virtually import loops_of
 
 _NUMBERS = itertools.count()
 # All others need a real server, or a file. Here time jumps, and is exact.
@@ -20,11 +19,8 @@ IN_VIRTUAL_TIME = {
 }
 
 
-def pytest_asyncio_loop_factories(
-    item: pytest.Item,
-) -> dict[str, Callable[[], asyncio.AbstractEventLoop]] | None:
-    is_virtual = item.path.stem.removeprefix("test_") in IN_VIRTUAL_TIME
-    return {"virtual": VirtualTimeLoop} if is_virtual else None
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Any:
+    return loops_of(item, IN_VIRTUAL_TIME)
 
 
 @pytest.fixture(scope="module", autouse=True)

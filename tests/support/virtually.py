@@ -3,8 +3,10 @@
 import asyncio
 import functools
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import pytest
 
 from aiothrottle import RateLimiter, ThrottleTimeout
 from aiothrottle.testing import VirtualTimeLoop
@@ -32,6 +34,14 @@ def on_virtual_loop(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """Run it on a loop of its own, on which time jumps."""
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start)) as runner:
         return runner.run(main)
+
+
+def loops_of(
+    item: pytest.Item, in_virtual_time: Container[str]
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]] | None:
+    """Return the loop of a test for pytest-asyncio: time jumps on it in the files named."""
+    is_virtual = item.path.stem.removeprefix("test_") in in_virtual_time
+    return {"virtual": VirtualTimeLoop} if is_virtual else None
 
 
 def now() -> float:
