@@ -68,6 +68,8 @@ _ADDRESS = re.compile(
     r"(?:[/?#][^@\s]*)?",
     re.IGNORECASE,
 )
+# The most characters of a value: a message may go to a log, and the value be a whole body.
+_LONGEST = 200
 # Signs of a possible secret in a text that is no address.
 _SECRETIVE = re.compile(r"://|@|passw|secret", re.IGNORECASE)
 
@@ -91,17 +93,15 @@ def redact(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of an argument for a message, or less if it may contain a secret.
+    """Return the `repr` of an argument for a message, or less if it may be secret or is long.
 
     >>> shown(5), shown("redis://:pw@localhost"), shown({"url": "redis://:pw@localhost"})
     ('5', "'redis://localhost'", 'a dict')
     """
     text = repr(value)
-    if not _SECRETIVE.search(text):
-        return text
-    if isinstance(value, str):
-        return repr(redact(value))
-    return f"a {type(value).__qualname__}"
+    if _SECRETIVE.search(text):
+        text = repr(redact(value)) if isinstance(value, str) else f"a {type(value).__qualname__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 # ---- numbers and choices -------------------------------------------------------------------------

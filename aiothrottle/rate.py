@@ -72,7 +72,7 @@ class Rate:
         rate = _read(tidy)
         if rate is None:
             advice = next(_advice(tidy), ACCEPTED)
-            raise ValueError(f"cannot read {shown(text):.200} as a rate: {advice}")
+            raise ValueError(f"cannot read {shown(text)} as a rate: {advice}")
         return cls(*rate)
 
     @property

@@ -114,6 +114,10 @@ def test_wrong_value_is_named_with_what_is_right() -> None:
         error = ValueError if type(pause) in {int, float} else TypeError
         with pytest.raises(error, match=f"a pause must be a finite .*, got {pause!r}$"):
             limiter.pause(pause)
+    long: list[Unchecked] = [{"messages": ["what I plan " * 1000]}, b"9" * 5000, [1] * 5000]
+    for value in long:
+        with pytest.raises(TypeError, match=r"got .{200}\.{3}$"):
+            limiter.throttled(value)
     with pytest.raises(ValueError, match="priority must be a finite number, got"):
         limiter.throttled(priority=10**400)
     limiter.throttled(priority=10**300)
