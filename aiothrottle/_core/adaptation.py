@@ -23,6 +23,7 @@ from aiothrottle._core.limits import (
     RateLimit,
     Unchanged,
     check_shareable,
+    lacks_rate,
     slots_of,
 )
 from aiothrottle._core.observers import Observers
@@ -492,7 +493,7 @@ class Adaptation:
     ) -> Plan:
         """Make the plan of a rate limit of the user, as `Limits.plan_for` does."""
         limits = self.limits
-        if rate_limit is None and isinstance(limits.algorithm, type | None):
+        if rate_limit is None and lacks_rate(limits.algorithm):
             return Plan(Unlimited())  # whatever burst and guard there were
         return limits.plan_for(rate_limit, shared=shared, before=before)
 

@@ -436,6 +436,13 @@ def _text(rate_limit: _Rates | AdaptiveRate) -> str:
 # ---- algorithms ----------------------------------------------------------------------------------
 
 
+def lacks_rate(algorithm: AlgorithmLike | None) -> bool:
+    """Return whether the algorithm has no rate of its own."""
+    if isinstance(algorithm, type | None):
+        return True
+    return isinstance(algorithm, SupportsRate) and algorithm.rate is None
+
+
 def _without_rate(algorithm: AlgorithmLike | None) -> Algorithm[Any]:
     """Return the algorithm of a limiter that was given no rate."""
     if algorithm is None:

@@ -15,6 +15,8 @@ from tests.limiter.common import Unchecked, queued, send, starts, throttle_one, 
 from tests.support.observing import observed
 from tests.support.virtually import counts, now, on_virtual_loop, visit, visits
 
+COUNTER = algorithms.SlidingWindowCounter(buckets=4)
+
 
 def limits_of(limiter: RateLimiter) -> tuple[float | None, int | None]:
     statistics = limiter.statistics()
@@ -117,7 +119,11 @@ async def test_followed_rate_counts_requests_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"burst": 2}, {"guard": 0.1}, {"algorithm": algorithms.FixedWindow}]
+    "options",
+    [
+        *({}, {"burst": 2}, {"guard": 0.1}, {"algorithm": algorithms.FixedWindow}),
+        *({"algorithm": each} for each in (algorithms.TokenBucket(burst=2), COUNTER)),
+    ],
 )
 async def test_refuted_rate_of_the_server_is_dropped(options: Unchecked) -> None:
     limiter, rates = RateLimiter("server", **options), list[float | None]()

@@ -75,7 +75,8 @@ async def test_burst_and_algorithm_are_kept_and_a_rate_can_be_removed() -> None:
     with pytest.raises(ValueError, match="burst=5"):
         bounded.update(rate_limit="4/s")
     assert repr(bounded) == before
-    for each in (limiter, bounded, RateLimiter("2/h", guard=1)):
+    bucket = RateLimiter("2/h", algorithm=algorithms.TokenBucket(burst=3))
+    for each in (limiter, bounded, bucket, RateLimiter("2/h", guard=1)):
         each.update(rate_limit=None)
         assert await starts(each, 5) == [now()] * 5
     cooldown, began = RateLimiter(algorithm=algorithms.Cooldown(3, 60)), now()
