@@ -376,7 +376,8 @@ class RateLimiter:
         whose cost is above the new limit gets `CostTooHigh`.
 
         Args:
-            rate_limit: As for `RateLimiter`; None: no rate limit. By default it stays.
+            rate_limit: As for `RateLimiter`, without ``"server"``; None: no rate limit but that of
+                an algorithm that has one of its own. By default it stays.
             concurrency_limit: As for `RateLimiter`; None: no limit. By default it stays.
 
         Raises:

@@ -57,7 +57,8 @@ class Statistics:
     #: The part of the rate limit that is in use now, from 0 to 1; of resources the greatest part.
     utilisation: float
     #: Tokens per second that the rates allow on average, without the guard: those that were given,
-    #: or reported by the server, or adaptive; of resources, requests. None: no rate limit.
+    #: or reported by the server, or adaptive; of resources, requests. None: no rate limit, or an
+    #: algorithm that has other numbers, such as `Cooldown`.
     rate_limit: float | None = None
     #: The concurrency limit now; None: no limit.
     concurrency_limit: int | None = None
