@@ -129,7 +129,7 @@ class RateLimiter:
             With or without a rate limit, a run of failures (no response, 5xx, or a 403 without a
             report of limits) after many successes counts as throttled: some servers limit so.
             429s that come by chance, whatever the rate, are no limit: after several of them one
-            delays only its own request, until a tenth of the requests is throttled.
+            delays only its own request, until a fifth of the requests is throttled.
             It needs the outcome of every request, which the sessions and transports of this
             package report; without them nothing is learned, and all slots are open.
         name: What log, errors, events and metrics call this limiter. None: its limits, as they were

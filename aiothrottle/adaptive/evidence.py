@@ -16,9 +16,10 @@ Some servers answer some requests with a 429 by chance, whatever the rate. A lim
 throttles many of the requests in flight, or it admits the same tokens again and again. Without such
 a sign there is no rate. With one, the search closes in on the limit, and is throttled near it. If
 that happens again and again far below what was admitted on average before, it was chance after all;
-but a server that stays closed after its 429s has a limit, which others use too. Once several events
-in a row look like chance, a 429 is no reason for a pause: its request waits alone. If then a fifth
-of the requests is throttled, there seems to be a limit after all. Each time that takes more 429s.
+but a server that stays closed after its 429s has a limit, which others use too. Where 429s come by
+chance, they are no reason for a pause: the request waits alone. If then a fifth of the requests is
+throttled, and clearly more than before, there seems to be a limit after all. Each time that takes
+more 429s.
 
 Some servers limit the requests that they work on at once instead: those are the learned slots.
 
@@ -152,12 +153,18 @@ _TRIALS = 2
 # Numbers of tokens that differ by no more than this factor are the same. If they are the same so
 # many times in a row, that is a sign.
 _SAME, _IN_A_ROW = 0.8, 3
-# So many events in a row are chance if each has throttled that part of the requests in flight, or
-# one, after other numbers of tokens. With fewer in flight an event counts half.
+# So many events are chance if each has throttled that part of the requests in flight, or one, after
+# other numbers of tokens. With fewer in flight an event counts half. One with more 429s outweighs
+# so many of them; where that many are left, a limit takes one more sign.
 _BY_CHANCE, _FEW, _IN_FLIGHT = 4.0, 1 / 4, 4
-# From then on so many 429s for each admitted token, a fifth of the requests, may be chance; so many
-# more are a limit after all. With fewer, one in ten by chance would look like a limit too soon.
-_CHANCE, _TOO_MANY = 0.25, 10.0
+_OUTWEIGHS, _LEFT = 2.0, 1.0
+# From then on so many 429s for each admitted token, a fifth of the requests, may be chance; or so
+# many times those that there were before, when each of them made the limiter pause, but no more
+# than that. So many more are a limit after all. With fewer, one in ten by chance would look like a
+# limit too soon.
+_CHANCE, _THAN_BEFORE, _MOST_CHANCE, _TOO_MANY = 0.25, 1.5, 0.75, 10.0
+# Tokens after which those before count half.
+_LATELY = 100.0
 # A limit does not throttle rates far below the best average of the search, of so many tokens or
 # more. So each event counts by how many octaves its rate lies below that, one at the most. If the
 # server is still closed, that counts one less: it does throttle. With so many in all it is chance;
@@ -191,7 +198,8 @@ class Evidence:
 
     #: The fastest rate, in tokens per second: the one that the user gave, if any.
     fastest: float = _FASTEST
-    #: When the last event began, its 429s, and how many of them are a sign of a limit.
+    #: When the last event began, the 429s of the last one before which something was admitted, and
+    #: how many are a sign of a limit.
     since: float = -math.inf
     number: int = 0
     many: float = math.inf
@@ -222,6 +230,9 @@ class Evidence:
     in_flight: int = 0
     by_chance: float = 0.0
     excess: float = 0.0
+    #: The tokens and the 429s of the last events that were not taken for chance.
+    admitted_lately: float = 0.0
+    throttled_lately: float = 0.0
     #: The best average of the search, in tokens per second, and by how many octaves in all the
     #: throttled rates were below it.
     best: float = 0.0
@@ -235,6 +246,12 @@ class Evidence:
     def is_by_chance(self) -> bool:
         """Whether 429s are taken for chance."""
         return self.by_chance >= _BY_CHANCE
+
+    @property
+    def _chance(self) -> float:
+        """The 429s for each admitted token that chance explains."""
+        before = self.throttled_lately / max(1.0, self.admitted_lately)
+        return min(max(_CHANCE, _THAN_BEFORE * before), _MOST_CHANCE)
 
     @property
     def is_near(self) -> bool:
@@ -268,7 +285,7 @@ class Evidence:
         if sent_at > self.closed_at:  # maybe before the last 429, which arrived sooner
             self.admitted += cost
         if self.excess:
-            self.excess = max(0.0, self.excess - _CHANCE * cost)
+            self.excess = max(0.0, self.excess - self._chance * cost)
         if sent_at > self.since:
             self.slots.succeeded(sent_at)
 
@@ -297,6 +314,7 @@ class Evidence:
             The search for the rate, if there is enough evidence for one.
         """
         self.slots.throttled(now, sent_at, in_flight)
+        self.throttled_lately += not self.is_by_chance
         if self.since > -math.inf:
             in_flight = min(in_flight, undecided)
         if sent_at > self.since:
@@ -318,8 +336,8 @@ class Evidence:
                 self.closed += 1
             self.closed_until = max(self.closed_until, now)
             number = self.number if self.admitted else 0
-            self._begin(now)
-            if not self.is_by_chance:
+            self._begin(now, in_flight)
+            if number and not self.is_by_chance:
                 self._weigh(number)
             is_unsure = in_flight >= _IN_FLIGHT and self.fastest == _FASTEST
             least = _LEAST_OF_MANY if is_unsure else _LEAST_OF_FEW
@@ -329,7 +347,8 @@ class Evidence:
             self.number += 1
             self.has_sign = self.has_sign or self.number >= self.many
         is_explained = self.slots.explain_429s or self.is_by_chance
-        is_limit = self.signs + self.has_sign >= self.needed and not is_explained
+        needed = self.needed + (self.by_chance >= _LEFT)
+        is_limit = self.signs + self.has_sign >= needed and not is_explained
         return self._search(of_all) if of_all or (is_limit and self.rate < math.inf) else None
 
     def share(self, now: float, of_all: float) -> AdaptiveRate | None:
@@ -367,6 +386,7 @@ class Evidence:
             of_all: Tokens per second for all clients, if others use them: these take what this
                 one does not get, and that is no chance.
         """
+        self.throttled_lately += 1.0
         if sent_at <= self.since:
             return False
         average = self.admitted / (now - self.closed_at)
@@ -382,6 +402,7 @@ class Evidence:
         if self.octaves <= _MOST_OCTAVES * max(1, self.needed):
             return False
         self.rate, self.signs, self.has_sign = math.inf, 0, False
+        self.by_chance = _BY_CHANCE
         self.needed += 1
         return True
 
@@ -411,19 +432,32 @@ class Evidence:
         """Weigh whether the last event was chance.
 
         Args:
-            number: Its 429s; zero if nothing was admitted after it.
+            number: Its 429s, without those of trials after it, which come by chance as well.
         """
-        if self.same or not 0 < number <= max(1.0, _FEW * self.in_flight):
+        if self.same:
             self.by_chance = 0.0
+        elif number > max(1.0, _FEW * self.in_flight):
+            self.by_chance = max(0.0, self.by_chance - _OUTWEIGHS)
         else:
             self.by_chance += 1.0 if self.in_flight >= _IN_FLIGHT else 0.5
 
-    def _begin(self, now: float) -> None:
-        """Begin an event."""
+    def _begin(self, now: float, in_flight: int = 0) -> None:
+        """Begin an event.
+
+        Args:
+            now: When its first 429 arrived.
+            in_flight: Requests in flight then, of which many may have been admitted.
+        """
         if self.admitted or self.closed_at == -math.inf:
+            if not self.is_by_chance:
+                self.admitted_lately += self.admitted
+            if self.admitted_lately > _LATELY:
+                self.admitted_lately *= 0.5
+                self.throttled_lately *= 0.5
             least, most = sorted((self.before, self.admitted))
-            self.same = self.same + 1 if least and least >= _SAME * most else 0
+            unknown = in_flight if in_flight >= _IN_FLIGHT else 0
+            self.same = self.same + 1 if least > unknown and least >= _SAME * most else 0
             self.before, self.admitted = self.admitted, 0.0
-            self.closed_at = now
+            self.closed_at, self.number = now, 1
         self.since = self.seen_at = now
-        self.number, self.quiet_for = 1, 0.0
+        self.quiet_for = 0.0

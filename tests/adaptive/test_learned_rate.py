@@ -328,7 +328,8 @@ def test_many_throttled_at_once_are_a_limit_at_the_second_event() -> None:
     evidence = evidence_of_a_rate()
     assert event(evidence, 0.0, throttled=2, admitted=20) is None
     assert event(evidence, 1.0, throttled=2, admitted=20) is None
-    assert event(evidence, 2.0, throttled=3, admitted=30) == 15.0  # 30 in 2 s
+    assert event(evidence, 2.0, throttled=3, admitted=30) is None, "two looked like chance"
+    assert event(evidence, 3.0, throttled=3, admitted=30) == 15.0  # 30 in 2 s
     evidence = evidence_of_a_rate()
     assert event(evidence, 0.0, throttled=3, admitted=20) is None
     assert event(evidence, 1.0, throttled=1, admitted=0) is None, "the server is still closed"
@@ -358,6 +359,29 @@ def test_chance_is_doubted_after_many_429s_and_after_more_each_time() -> None:
             at += 2.0
         alone = [evidence.waits_alone(is_chance=False) for _ in range(most + 1)]
         assert alone == [True] * most + [False]
+
+
+def test_event_with_more_429s_outweighs_two_that_looked_like_chance() -> None:
+    evidence = evidence_of_a_rate()
+    for at, throttled in enumerate([1, 1, 1, 3, 1, 1, 1]):
+        assert event(evidence, float(at), throttled, admitted=10 + 30 * (at % 2)) is None
+        assert not evidence.is_by_chance
+    assert event(evidence, 7.0, throttled=1, admitted=40) is None
+    assert evidence.is_by_chance
+
+
+def test_chance_explains_more_429s_where_there_were_more_before() -> None:
+    evidence = searching()
+    # A throttled trial after each event: in all four 429s for each ten tokens.
+    verdicts(evidence, [40] + [5, 0] * 20, rate=20.0)
+    assert not evidence.is_by_chance
+    assert any(verdicts(evidence, [5] * 6, rate=5.0, since=60))
+    for _ in range(100):  # one of four
+        assert evidence.waits_alone(is_chance=False)
+        for _ in range(3):
+            evidence.succeeded(sent_at=100.0, cost=1.0)
+    alone = [evidence.waits_alone(is_chance=False) for _ in range(20)]
+    assert not all(alone), "and no more"
 
 
 def test_old_event_tells_nothing() -> None:
@@ -488,6 +512,8 @@ def verdicts(
 def test_throttling_far_below_the_best_average_is_chance() -> None:
     evidence = searching()
     assert verdicts(evidence, [40, 20, 20, 20, 20, 20], rate=20.0) == [False] * 5 + [True]
+    # A fifth of the requests may be throttled by chance. If it is more, there is a limit after all.
+    assert [evidence.waits_alone(is_chance=False) for _ in range(11)] == [True] * 10 + [False]
     # From now on it takes two events with signs to begin, and twice as many to give up.
     assert event(evidence, 10.0, throttled=8, admitted=50) is None
     assert event(evidence, 11.0, throttled=8, admitted=50) == 25.0
