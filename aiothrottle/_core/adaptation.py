@@ -367,10 +367,9 @@ class Adaptation:
 
     def _use_pace(self, rate: float) -> None:
         """Space requests at that rate, in tokens per second; infinity: as the user's limits say."""
-        now = self.bucket.now()
-        pace, state = self.bucket.own
+        pace, _ = self.bucket.own
         if isinstance(pace, Pace) and rate < math.inf:
-            pace.follow(state, now, rate)
+            self.bucket.use(self.bucket.now(), Pace(rate, pace.capacity))
             return
         if rate < math.inf:
             self._use(Plan(Pace(rate, most=self.bucket.capacity)))
@@ -384,8 +383,8 @@ class Adaptation:
 
     def rates(self) -> tuple[Rate, ...]:
         """Return the rates in force, without the guard; of resources, those of requests."""
-        pace, state = self.bucket.own
-        return (Rate(state.rate),) if isinstance(pace, Pace) else self.plan.rates
+        pace, _ = self.bucket.own
+        return (pace.rate,) if isinstance(pace, Pace) else self.plan.rates
 
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
@@ -601,12 +600,8 @@ class Adaptation:
 
     def reset(self) -> None:
         """Forget the tokens that were spent; learned rates stay."""
-        now = self.bucket.now()  # flushes, and charges a request that has just started
+        self.bucket.now()  # flushes, and charges a request that has just started
         self.bucket.reset()
-        pace, state = self.bucket.own
-        feedback = self.feedback
-        if isinstance(pace, Pace) and feedback and feedback.rate:
-            pace.follow(state, now, feedback.rate.state.rate)
 
     def restart(self) -> None:
         """Begin anew with another clock: what was learned by the old one is void."""
@@ -614,6 +609,8 @@ class Adaptation:
         feedback = self.feedback
         if feedback is not None:
             feedback.restart()
+            if feedback.rate is not None:
+                self._use_pace(feedback.rate.state.rate)
             if self.limits.rate_unknown or self.limits.shares_slots:
                 return
             if feedback.slots is not None:

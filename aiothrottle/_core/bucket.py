@@ -25,10 +25,11 @@ from typing import Any, Literal, TypeAlias
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.algorithms.composite import AllOf, PerResource
-from aiothrottle.algorithms.level import Level, Pace, PaceState
+from aiothrottle.algorithms.level import Level, Pace
 from aiothrottle.algorithms.protocol import Capabilities, capabilities, inherit, max_wait, used
 from aiothrottle.algorithms.server_quota import ReportedQuota, ServerQuota, ServerQuotaState
 from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, common, least
+from aiothrottle.rate import Rate
 
 # A quota of the server, and what is left of it.
 _Quota: TypeAlias = tuple[ServerQuota, ServerQuotaState]
@@ -37,10 +38,6 @@ _Quota: TypeAlias = tuple[ServerQuota, ServerQuotaState]
 _MOST_CREDIT = 256
 # The starts that are recorded: more than a server decides about at a time.
 _STARTS = 256
-# What bounds the burst, with a state of its own. It counts requests: the algorithm beside it says
-# how great a cost may be, and a heavy one delays the requests behind it. With a burst of 1 they are
-# evenly spaced, to the last bit: a late timer delays the requests behind it.
-_BOUND = Pace(1.0, most=math.inf)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -59,8 +56,9 @@ class LocalBucket:
     capacity: float = field(init=False)
     #: Seconds. The algorithm rejects requests that would have to wait longer.
     max_wait: float = field(init=False)
-    #: The bound of the burst, once there is one.
-    bound: PaceState | None = None
+    #: The bound of the burst, once there is one, and its state.
+    bound: Pace | None = None
+    _bounded: Level = field(default_factory=Level)
     #: The server's quotas by resource and name, once they are reported.
     quotas: dict[tuple[str, str], _Quota] = field(default_factory=dict[tuple[str, str], _Quota])
     #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -134,7 +132,7 @@ class LocalBucket:
             if self.starts is not None:
                 self.starts.extend(timestamps)
             if self.bound is not None:
-                _BOUND.take_each(self.bound, timestamps)
+                self.bound.take_each(self._bounded, timestamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
@@ -144,7 +142,7 @@ class LocalBucket:
             delay = self.algorithm.delay(self.state, now, cost)
         if self.bound is None:
             return delay
-        return max(delay, _BOUND.delay_behind(self.bound, now, cost.real, ahead.real))
+        return max(delay, self.bound.delay_behind(self._bounded, now, cost.real, ahead.real))
 
     def take(self, now: float, cost: float, *, opens_credit: bool = False) -> None:
         """Take the tokens of a request that starts, and open the credit for those after it.
@@ -160,8 +158,8 @@ class LocalBucket:
             self.starts.append(now)
         most = _MOST_CREDIT if opens_credit else 0
         if self.bound is not None:
-            _BOUND.take(self.bound, now, cost.real)
-            most = _BOUND.allowance(self.bound, now, most)
+            self.bound.take(self._bounded, now, cost.real)
+            most = self.bound.allowance(self._bounded, now, most)
         if most:
             self.credit = self._can.allowance(self.algorithm, self.state, now, most)
 
@@ -169,7 +167,7 @@ class LocalBucket:
         """Take tokens whether they fit or not, without counting a request."""
         self.algorithm.take(self.state, now, cost)
         if self.bound is not None:
-            _BOUND.take(self.bound, now, cost.real)
+            self.bound.take(self._bounded, now, cost.real)
 
     def charge_more(self, waiter: Waiter, now: float, cost: float) -> None:
         """Charge a request that has started, in addition to what it took then."""
@@ -200,7 +198,7 @@ class LocalBucket:
             return
         self._can.refund(self.algorithm, self.state, now, cost, at)
         if self.bound is not None:
-            _BOUND.refund(self.bound, now, cost.real, at)
+            self.bound.refund(self._bounded, now, cost.real, at)
 
     def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
         """Return the tokens that a rejected request takes all the same, behind `ahead` tokens."""
@@ -209,7 +207,7 @@ class LocalBucket:
     def startable(self, now: float, most: int) -> int:
         """Return how many requests with a cost of 1 may start now, at most `most`."""
         if self.bound is not None:
-            most = _BOUND.allowance(self.bound, now, most)
+            most = self.bound.allowance(self._bounded, now, most)
         return most and self._can.allowance(self.algorithm, self.state, now, most)
 
     # ---- state -----------------------------------------------------------------------------------
@@ -238,7 +236,9 @@ class LocalBucket:
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
         seconds = self.algorithm.reset_after(self.state, now)
-        return seconds if self.bound is None else max(seconds, _BOUND.reset_after(self.bound, now))
+        if self.bound is None:
+            return seconds
+        return max(seconds, self.bound.reset_after(self._bounded, now))
 
     # ---- changing --------------------------------------------------------------------------------
 
@@ -256,10 +256,14 @@ class LocalBucket:
             tokens = min(self.used(now), burst)
         else:
             # Beyond the burst it continues with the same delay.
-            tokens = before.level.tokens_at(now, before.limit, before.period)
+            tokens = before.used(self._bounded, now)
             tokens = min(tokens, burst + max(0.0, tokens - (before.brim + 1.0)))
-        self.bound = PaceState(1.0, interval, burst - 1.0)
-        _BOUND.take(self.bound, now, tokens)
+        # It counts requests: the algorithm beside it says how great a cost may be, and a heavy one
+        # delays the requests behind it. With a burst of 1 they are evenly spaced, to the last bit:
+        # a late timer delays the requests behind it.
+        self.bound = Pace(Rate(1.0, interval), math.inf, brim=burst - 1.0)
+        self._bounded = Level()
+        self.bound.take(self._bounded, now, tokens)
 
     def use(self, now: float, algorithm: Algorithm[Any]) -> None:
         """Replace the own algorithm; spent tokens stay spent."""
@@ -281,7 +285,7 @@ class LocalBucket:
             return False
         now = self.now()
         if self.bound is not None:
-            return _BOUND.delay(self.bound, now, 1.0) > 0.0
+            return self.bound.delay(self._bounded, now, 1.0) > 0.0
         requests = self._requests()
         if requests is None:
             return True
@@ -293,7 +297,7 @@ class LocalBucket:
         own, state = self.own
         if own.delay(state, now, cost) > 0.0:
             return "rate"
-        if self.bound is not None and _BOUND.delay(self.bound, now, cost.real) > 0.0:
+        if self.bound is not None and self.bound.delay(self._bounded, now, cost.real) > 0.0:
             return "learned burst"
         return "quota" if self.quota_delay(now, cost) > 0.0 else None
 
@@ -301,8 +305,7 @@ class LocalBucket:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
         self._counts_since = self.clock()
-        if self.bound is not None:
-            self.bound.level = Level()
+        self._bounded = Level()
         self._adopt(algorithm, algorithm.start())
 
     def restart(self, clock: Callable[[], float]) -> None:
@@ -405,7 +408,7 @@ class LocalBucket:
             algorithm, state = self.own
             algorithm.take(state, timestamp, cost)
         if self.bound is not None:  # it began now: what was answered before does not count
-            _BOUND.take(self.bound, now, unanswered)
+            self.bound.take(self._bounded, now, unanswered)
 
     def quotas_throttled(self, reported: Sequence[ReportedQuota], sent_at: float) -> None:
         """Record a 429 that reports quotas of which nothing remains.
@@ -456,7 +459,7 @@ class LocalBucket:
         one, before = amounts({resource: 1.0}), amounts({resource: tokens})
         delay = capabilities(own).delay_behind(own, state, now, one, before)
         if self.bound is not None and resource == REQUESTS:
-            delay = max(delay, _BOUND.delay_behind(self.bound, now, 1.0, tokens))
+            delay = max(delay, self.bound.delay_behind(self._bounded, now, 1.0, tokens))
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:

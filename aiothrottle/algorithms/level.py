@@ -1,4 +1,4 @@
-"""The level of a bucket that drains: what `Draining` algorithms and a `Pace` have for a state.
+"""The level of a bucket that drains: the state of the `Draining` algorithms.
 
 Strategy: the state is a level in tokens and the timestamp at which it was measured. A whole number
 of tokens is exact, and so is the difference of two readings of one clock, however great they are.
@@ -30,7 +30,7 @@ from aiothrottle.algorithms.protocol import (
     unpack,
     used,
 )
-from aiothrottle.rate import Rate
+from aiothrottle.rate import Rate, RateLike, as_rate
 
 # Seconds. An event loop's timer is late by about one millisecond.
 TOLERANCE = 0.002
@@ -324,102 +324,44 @@ class Draining:
 # ---- a rate that changes -------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class PaceState:
-    """The rate, `limit` tokens per `period` seconds, and the tokens that are not due yet.
-
-    A cost can be taken while no more than `brim` of them are. Both may be changed at any time.
-    """
-
-    limit: float
-    period: float
-    brim: float
-    level: Level = field(default_factory=Level)
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.limit / self.period
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Evenly spaced, as `LeakyBucket` does it, at a rate that changes all the time.
+@dataclass(frozen=True, slots=True, init=False)
+class Pace(Draining):
+    """Evenly spaced, as `LeakyBucket` does it, at a rate that is replaced again and again.
 
     With a brim of `n` tokens in place of the 2 ms for late timers, up to ``n + 1`` are taken back
     to back: in any time t at most ``n + 1 + rate * t``, and the last cost.
 
     Args:
-        initial: Tokens per second, at first.
+        rate: How fast tokens are due.
         most: The greatest cost of one request. It delays the requests behind it, not itself.
+        brim: Tokens; None: those of 2 ms.
 
-    >>> pace = Pace(initial=2.0, most=10.0)
+    >>> pace, faster = Pace(2.0, most=10.0), Pace(4.0, most=10.0)
     >>> state = pace.start()
     >>> pace.take(state, now=0.0, cost=1)
     >>> pace.delay(state, now=0.0, cost=1)
     0.498
-    >>> pace.follow(state, now=0.0, rate=4.0)
-    >>> pace.delay(state, now=0.0, cost=1)
+    >>> faster.delay(faster.inherit(pace, state, now=0.0), now=0.0, cost=1)
     0.248
     """
 
-    initial: float
-    most: float
+    rate: Rate
+    brim: float
 
-    @property
-    def capacity(self) -> float:
-        """The greatest cost of one request."""
-        return self.most
+    def __init__(self, rate: RateLike, most: float, brim: float | None = None) -> None:
+        rate = as_rate(rate)
+        if brim is None:
+            brim = TOLERANCE * rate.limit / rate.period
+        set_fields(self, rate=rate, brim=brim)
+        self._drain(rate, capacity=most, brim=brim, own_room=0)
 
-    def start(self) -> PaceState:
-        """Return an empty schedule."""
-        return PaceState(self.initial, 1.0, TOLERANCE * self.initial)
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> Level:
+        """Continue with the level of another pace: what is due later is so in proportion.
 
-    def follow(self, state: PaceState, now: float, rate: float) -> None:
-        """Continue at another rate: what is due later is due sooner, or later, in proportion."""
-        state.level.put_in(now, 0.0, state.limit, state.period)  # it drained at the old one
-        state.limit, state.brim = rate, TOLERANCE * rate
-
-    def delay(self, state: PaceState, now: float, cost: float) -> float:
-        """Seconds until no more than the brim is due later."""
-        return self.delay_behind(state, now, cost, 0.0)
-
-    def delay_behind(self, state: PaceState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until no more than the brim is due later, with the `ahead` tokens."""
-        if cost > self.most:
-            return math.inf
-        if cost == 0:
-            return 0.0
-        return state.level.fits_in(now, ahead, state.brim, state.limit, state.period)
-
-    def take(self, state: PaceState, now: float, cost: float) -> None:
-        """Occupy `cost` intervals of the schedule."""
-        if cost:
-            state.level.put_in(now, cost, state.limit, state.period)
-
-    def allowance(self, state: PaceState, now: float, most: int) -> int:
-        """Return how many can be taken now: later there are only more."""
-        left = state.brim + ROUNDING - state.level.tokens_at(now, state.limit, state.period)
-        return int(min(most, left + 1.0)) if left >= 0.0 else 0
-
-    def take_each(self, state: PaceState, timestamps: Sequence[float]) -> None:
-        """Occupy an interval of the schedule for each of the timestamps."""
-        state.level.put_in_each(timestamps, state.limit, state.period)
-
-    def remaining(self, state: PaceState, now: float) -> float:
-        """All or nothing: the next cost can be taken, of whatever size, or it cannot."""
-        return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
-
-    def reset_after(self, state: PaceState, now: float) -> float:
-        """Seconds until the schedule is used up."""
-        return state.level.empty_in(now, state.limit, state.period)
-
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> PaceState:  # noqa: ARG002
-        """Return a new schedule: what was taken under `old` delays by no more than one token."""
+        What was taken under another algorithm delays by no more than one token.
+        """
+        if isinstance(old, Pace):
+            return Draining.inherit(self, old, state, now)
         fresh = self.start()
         self.take(fresh, now, 1.0)
         return fresh
-
-    def refund(self, state: PaceState, now: float, cost: float, at: float) -> None:
-        """Free intervals of the schedule that have not come yet."""
-        state.level.take_out(now, cost, at, state.limit, state.period)

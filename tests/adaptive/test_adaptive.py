@@ -340,7 +340,8 @@ def test_new_rate_moves_the_next_grant() -> None:
         pace.take(state, 0.0, 1)
     assert pace.reset_after(state, 0.0) == pytest.approx(1.0)
     for now, rate, after in ((0.5, 5.0, 1.0), (0.5, 50.0, 0.1), (2.0, 1.0, 0.0)):
-        pace.follow(state, now, rate)
+        before, pace = pace, Pace(rate, 100.0)
+        state = pace.inherit(before, state, now)
         assert pace.reset_after(state, now) == pytest.approx(after)
     slow = Pace(0.5, 100.0)  # takes a heavy cost
     assert [slow.delay(slow.start(), 0.0, cost) for cost in (60, 101)] == [0.0, math.inf]
