@@ -64,18 +64,6 @@ class TokenBucket(Draining):
         """Return a bucket of the same burst that drains at that rate."""
         return TokenBucket(rate, burst=None if math.isnan(self.burst) else self.burst)
 
-    def start(self) -> Level:
-        """Return the state of an empty bucket.
-
-        Raises:
-            ValueError: It has no rate.
-        """
-        if self.rate is None:
-            raise ValueError(
-                f"{self!r} has no rate to drain at: write TokenBucket('10/s', burst=3)"
-            )
-        return Level()
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class LeakyBucket(Draining):
@@ -222,7 +210,7 @@ class WaitUntil(Draining):
         """Move the reserved time by `cost` intervals, up to the limit."""
         moved = min(cost, self.capacity - self.used(state, now))
         if moved > 0.0:
-            state.put_in(now, moved, self._limit, self._period)
+            Draining.take(self, state, now, moved)
             # No request starts before the reserved time: all but the last has drained.
             state.forget(state.at)
 

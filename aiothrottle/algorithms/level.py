@@ -49,7 +49,7 @@ class Level:
     timestamps at which tokens were put in, it held only `lows`: a charge before ``ends[n]`` has no
     more to give back than ``lows[n]``. Both rise.
 
-    The caller gives the rate, `limit` tokens per `period` seconds: it may change in between.
+    The algorithm gives the rate: another one may continue it.
     """
 
     tokens: float = 0.0
@@ -58,91 +58,6 @@ class Level:
     ends: list[float] = field(default_factory=list[float])
     lows: list[float] = field(default_factory=list[float])
 
-    def tokens_at(self, now: float, limit: float, period: float) -> float:
-        """Return the tokens in the bucket at `now`; more of them before `at`."""
-        left = self.tokens - (now - self.at) * limit / period
-        return left if left > 0.0 else 0.0  # max() costs a call
-
-    def put_in(self, now: float, cost: float, limit: float, period: float) -> None:
-        """Put `cost` in; a `now` before `at` counts as `at`."""
-        if now > self.at:
-            left = self.tokens - (now - self.at) * limit / period
-            self.at = now
-            if left > 0.0:
-                self._note(now, left)
-                self.tokens = left + cost
-            else:
-                self.forget(now)
-                self.tokens = cost
-        else:
-            self.tokens += cost
-
-    def put_in_each(self, instants: Sequence[float], limit: float, period: float) -> None:
-        """Put a token in at each of the timestamps."""
-        tokens, at = self.tokens, self.at
-        if len(instants) > 1:
-            # Far below the rate all that there can be has drained before the last of them.
-            last, before = instants[-1], max(at, *instants[:-1])
-            if (last - before) * limit / period > tokens + len(instants):
-                self.tokens, self.at = 1.0, last
-                self.forget(last)
-                return
-        for now in instants:  # `put_in`, inlined
-            if now > at:
-                tokens -= (now - at) * limit / period
-                at = now
-                if tokens > 0.0:
-                    self._note(now, tokens)
-                else:
-                    self.forget(now)
-                    tokens = 0.0
-            tokens += 1.0
-        self.tokens, self.at = tokens, at
-
-    def take_out(self, now: float, cost: float, at: float, limit: float, period: float) -> None:
-        """Take out what would not be in the bucket if `cost` had not been put in at `at`."""
-        if at < self.since:
-            # What was put in for later has been taken out, the last first, and now this.
-            if now < at and self.tokens_at(at, limit, period) <= cost + ROUNDING:
-                self.tokens, self.at = 0.0, at
-                self.forget(at)
-            return
-        ends, lows = self.ends, self.lows
-        first = bisect_right(ends, at)
-        back = min(cost, self.tokens_at(max(now, self.at), limit, period))
-        if first < len(lows):
-            back = min(back, lows[first])
-        self.tokens -= back
-        for place in range(first, len(lows)):
-            lows[place] -= back
-        while 0 < first < len(lows) and lows[first - 1] >= lows[first]:
-            first -= 1
-            del ends[first], lows[first]
-
-    def fits_in(self, now: float, cost: float, brim: float, limit: float, period: float) -> float:
-        """Return the seconds until there is room for `cost` more, up to the brim.
-
-        It can be more than the brim if it is put in piece by piece.
-        """
-        most = brim + ROUNDING
-        level = self.tokens - (now - self.at) * limit / period  # `tokens_at`, inlined
-        if level < 0.0:
-            level = 0.0
-        if level + cost <= most:
-            return 0.0
-        tokens, at = (self.tokens, self.at) if level > 0.0 else (0.0, now)
-        wait = (level + cost - brim) * period / limit
-        while tokens - (now + wait - at) * limit / period + cost > most:  # rounding
-            wait += math.ulp(abs(now) + wait)
-        return wait
-
-    def empty_in(self, now: float, limit: float, period: float) -> float:
-        """Return the seconds until the bucket is empty."""
-        wait = self.tokens_at(now, limit, period) * period / limit
-        while self.tokens_at(now + wait, limit, period) > 0.0:  # rounding
-            wait += math.ulp(abs(now) + wait)
-        return wait
-
     def forget(self, now: float) -> None:
         """Make everything that was put in before `now` final: no refund can change it."""
         self.since = now
@@ -150,7 +65,7 @@ class Level:
             self.ends.clear()
             self.lows.clear()
 
-    def _note(self, now: float, low: float) -> None:
+    def note(self, now: float, low: float) -> None:
         """Record that the bucket holds only `low` now, in place of the lows that this undercuts."""
         if low <= ROUNDING:
             self.forget(now)
@@ -233,7 +148,13 @@ class Draining:
         return (*common, top, 1 - own_room, last_only)
 
     def start(self) -> Level:
-        """Return the state of an empty bucket."""
+        """Return the state of an empty bucket.
+
+        Raises:
+            ValueError: It has no rate.
+        """
+        if math.isnan(self._limit):
+            raise ValueError(f"{self!r} has no rate: write {type(self).__name__}('10/s')")
         return Level()
 
     def delay(self, state: Level, now: float, cost: float) -> float:
@@ -246,19 +167,35 @@ class Draining:
             return math.inf
         if cost == 0:
             return 0.0
+        # It can be more than the brim, as it is put in piece by piece.
         wanted = ahead + cost if self._own_room else ahead
-        # The common case of `fits_in`, inlined: the consumer asks for each grant.
-        level = state.tokens - (now - state.at) * self._limit / self._period
+        level = state.tokens - (now - state.at) * self._limit / self._period  # `used`, inlined
         if level < 0.0:
             level = 0.0
         if level + wanted <= self._most:
             return 0.0
-        return state.fits_in(now, wanted, self._brim, self._limit, self._period)
+        tokens, at = (state.tokens, state.at) if level > 0.0 else (0.0, now)
+        wait = (level + wanted - self._brim) * self._period / self._limit
+        # But for rounding.
+        while tokens - (now + wait - at) * self._limit / self._period + wanted > self._most:
+            wait += math.ulp(abs(now) + wait)
+        return wait
 
     def take(self, state: Level, now: float, cost: float) -> None:
         """Put `cost` tokens in."""
-        if cost:
-            state.put_in(now, cost, self._limit, self._period)
+        if not cost:
+            return
+        if now > state.at:
+            left = state.tokens - (now - state.at) * self._limit / self._period
+            state.at = now
+            if left > 0.0:
+                state.note(now, left)
+                state.tokens = left + cost
+            else:
+                state.forget(now)
+                state.tokens = cost
+        else:
+            state.tokens += cost
 
     def allowance(self, state: Level, now: float, most: int) -> int:
         """Return how many there is room for now: later there is only more."""
@@ -269,7 +206,25 @@ class Draining:
 
     def take_each(self, state: Level, timestamps: Sequence[float]) -> None:
         """Put a token in at each of the timestamps."""
-        state.put_in_each(timestamps, self._limit, self._period)
+        tokens, at, limit, period = state.tokens, state.at, self._limit, self._period
+        if len(timestamps) > 1:
+            # Far below the rate all that there can be has drained before the last of them.
+            last, before = timestamps[-1], max(at, *timestamps[:-1])
+            if (last - before) * limit / period > tokens + len(timestamps):
+                state.tokens, state.at = 1.0, last
+                state.forget(last)
+                return
+        for now in timestamps:  # `take`, inlined
+            if now > at:
+                tokens -= (now - at) * limit / period
+                at = now
+                if tokens > 0.0:
+                    state.note(now, tokens)
+                else:
+                    state.forget(now)
+                    tokens = 0.0
+            tokens += 1.0
+        state.tokens, state.at = tokens, at
 
     def remaining(self, state: Level, now: float) -> float:
         """Tokens that there is room for now; all or nothing where a cost needs no own room."""
@@ -279,15 +234,35 @@ class Draining:
 
     def used(self, state: Level, now: float) -> float:
         """Tokens in the bucket."""
-        return state.tokens_at(now, self._limit, self._period)
+        left = state.tokens - (now - state.at) * self._limit / self._period
+        return left if left > 0.0 else 0.0  # max() costs a call
 
     def reset_after(self, state: Level, now: float) -> float:
         """Seconds until the bucket is empty."""
-        return state.empty_in(now, self._limit, self._period)
+        wait = self.used(state, now) * self._period / self._limit
+        while self.used(state, now + wait) > 0.0:  # rounding
+            wait += math.ulp(abs(now) + wait)
+        return wait
 
     def refund(self, state: Level, now: float, cost: float, at: float) -> None:
         """Take out what would not be in the bucket if `cost` had not been put in at `at`."""
-        state.take_out(now, cost, at, self._limit, self._period)
+        if at < state.since:
+            # What was put in for later has been taken out, the last first, and now this.
+            if now < at and self.used(state, at) <= cost + ROUNDING:
+                state.tokens, state.at = 0.0, at
+                state.forget(at)
+            return
+        ends, lows = state.ends, state.lows
+        first = bisect_right(ends, at)
+        back = min(cost, self.used(state, max(now, state.at)))
+        if first < len(lows):
+            back = min(back, lows[first])
+        state.tokens -= back
+        for place in range(first, len(lows)):
+            lows[place] -= back
+        while 0 < first < len(lows) and lows[first - 1] >= lows[first]:
+            first -= 1
+            del ends[first], lows[first]
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> Level:
         """Continue with the level of `old`; one of the same class can still be refunded."""
