@@ -23,7 +23,6 @@ from aiothrottle._core.limits import (
     RateLimit,
     Unchanged,
     check_shareable,
-    lacks_rate,
     slots_of,
 )
 from aiothrottle._core.observers import Observers
@@ -183,7 +182,7 @@ class Adaptation:
         Returns:
             Whether decisions change.
         """
-        feedback = self.active or self.feedback
+        feedback = self.feedback
         if feedback is None:
             return False
         now, guard = self.bucket.now(), feedback.guard
@@ -388,7 +387,7 @@ class Adaptation:
 
     def use_rate(self, algorithm: Algorithm[Any] | None = None) -> None:
         """Use the learned burst, and another algorithm if one is given."""
-        feedback = self.active or self.feedback
+        feedback = self.feedback
         guard = feedback and feedback.guard
         now = self.bucket.now()
         if guard and guard.burst.is_bounded:
@@ -468,7 +467,7 @@ class Adaptation:
         limits = self.limits
         if rate_limit is not None:
             limits.check_resources(rate_limit)
-        plan = self._plan_for(rate_limit, shared=shared is not None, before=self.feedback)
+        plan = limits.plan_for(rate_limit, shared=shared is not None, before=self.feedback)
         if shared is not None:
             check_shareable(plan)
             shared.check(plan.algorithm)
@@ -481,20 +480,7 @@ class Adaptation:
     def _plan_of_user(self) -> Plan:
         """Return a plan without what was learned or reported."""
         limits = self.limits
-        return self._plan_for(None if limits.follows_server else limits.rate_limit)
-
-    def _plan_for(
-        self,
-        rate_limit: RateLimit | None,
-        *,
-        shared: bool = False,
-        before: Feedback | None = None,
-    ) -> Plan:
-        """Make the plan of a rate limit of the user, as `Limits.plan_for` does."""
-        limits = self.limits
-        if rate_limit is None and lacks_rate(limits.algorithm):
-            return Plan(Unlimited())  # whatever burst and guard there were
-        return limits.plan_for(rate_limit, shared=shared, before=before)
+        return limits.plan_for(None if limits.follows_server else limits.rate_limit)
 
     def _use(self, plan: Plan, shared: "SharedBucket | None" = None) -> None:
         """Replace algorithm and guard; spent tokens stay spent."""

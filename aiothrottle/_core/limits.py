@@ -173,6 +173,8 @@ class Limits:
             shared: Whether the rate is shared through a store.
         """
         if self.rate_limit != SERVER:
+            if self.rate_limit is None:
+                self._check_without_rate()
             plan = self.plan_for(self.rate_limit, shared=shared)
             if shared:
                 check_shareable(plan)
@@ -214,12 +216,10 @@ class Limits:
                 )
             pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
             return Plan(pace, rate=RateControl(rate_limit))
-        self._check_choice(_names_of(rate_limit))
-        if rate_limit is None:
-            if guard or burst is not None:
-                raise ValueError("guard and burst say how a rate_limit is used: give one")
+        if rate_limit is None:  # whatever guard and burst there were
             algorithm = _without_rate(self.algorithm)
             return Plan(algorithm, _rates_of(algorithm))
+        self._check_choice(_names_of(rate_limit))
         if of_server and isinstance(burst, int | float):
             burst = min(burst, _fastest(_rates(rate_limit)).in_whole_tokens.limit)
         recipe = Recipe(rate_limit, burst, self.algorithm)
@@ -262,6 +262,16 @@ class Limits:
             check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
         if self.algorithm is not None:
             check_members(self.algorithm)
+
+    def _check_without_rate(self) -> None:
+        """Raise if a choice of the user lacks the rate limit that it is about."""
+        self._check_choice(())
+        if self.guard or self.burst is not None:
+            raise ValueError("guard and burst say how a rate_limit is used: give one")
+        if isinstance(self.algorithm, type):
+            raise ValueError(f"{self.algorithm.__name__} needs a rate_limit; or give an instance")
+        if self.algorithm is not None:
+            self.algorithm.start()  # raises if it lacks a rate
 
     def check_resources(self, rate_limit: object) -> None:
         """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
@@ -436,20 +446,12 @@ def _text(rate_limit: _Rates | AdaptiveRate) -> str:
 # ---- algorithms ----------------------------------------------------------------------------------
 
 
-def lacks_rate(algorithm: AlgorithmLike | None) -> bool:
-    """Return whether the algorithm has no rate of its own."""
-    if isinstance(algorithm, type | None):
-        return True
-    return isinstance(algorithm, SupportsRate) and algorithm.rate is None
-
-
 def _without_rate(algorithm: AlgorithmLike | None) -> Algorithm[Any]:
-    """Return the algorithm of a limiter that was given no rate."""
-    if algorithm is None:
+    """Return the algorithm of a limiter that has no rate."""
+    if isinstance(algorithm, type | None):
         return Unlimited()
-    if isinstance(algorithm, type):
-        raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
-    algorithm.start()  # raises if it lacks a rate
+    if isinstance(algorithm, SupportsRate) and algorithm.rate is None:
+        return Unlimited()
     return algorithm
 
 
