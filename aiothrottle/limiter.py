@@ -106,9 +106,9 @@ class RateLimiter:
         prefetch: Tokens that each call reserves beyond those of the waiters, and how long they may
             be used: ``"50/100ms"``. At a high rate most requests then need no call. A token that is
             used late was counted early: together the limiters may exceed the limit, in any period,
-            by the prefetched tokens of each. None: it is learned, and used in time. A single task
-            that comes again in the same turn of the event loop gets tokens for that turn; of a
-            far store the tokens of a round trip are prefetched while requests keep coming.
+            by the prefetched tokens of each. None: it is learned, and used in time. While tasks
+            come again in the same turn of the event loop, each call reserves twice as much as the
+            one before; of a far store the tokens of a round trip are prefetched.
         on_store_error: What happens while the store fails. ``"raise"``: all waiters get
             `StoreUnavailable`. ``"local"``: this process keeps to its share of the limit.
             ``"open"``: there is no rate limit. ``"closed"``: all wait until the store answers.

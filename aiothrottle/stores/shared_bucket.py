@@ -56,8 +56,6 @@ _TURN, _LONGEST_TURN = 0.1, 0.01
 _TIMER = 0.001
 # Reservations that are returned to a far store at a time.
 _MOST_RETURNED = 32
-# Tokens that are learned to be worth reserving for a single task, at the most.
-_MOST_LEARNED = 63
 # Seconds that a reservation may be used late. The store counts it at its instant: a request that
 # starts much later starts together with those that the store grants then.
 _PATIENCE = 0.02
@@ -80,8 +78,8 @@ class Prefetch:
     learned: each call reserves about twice as many beyond the waiters as the call before, as long
     as all of them are used. It is learned in two cases.
 
-    - A single task that asks again each time in the same turn of the loop would need a call for
-      each request. What it does not use within the turn is returned, so nothing is used late.
+    - Tasks that ask again each time in the same turn of the loop would need a call for each round
+      of requests. What is left when the queue is empty is returned.
     - Of a far store, as many tokens are reserved as pass in a round trip, also if fewer tasks wait:
       as long as requests join the queue. They are used at their instants, or returned.
 
@@ -494,10 +492,11 @@ class SharedBucket:
             most = int((self._room(now) - math.fsum(costs)) / costs[-1])
             return costs[-1:] * prefetch.learned_ahead(max(0, most))
         prefetch.joined = 0
-        if len(costs) > 1 or self._queue.count > 1:
+        semaphore = self._semaphore
+        if self._queue.count > semaphore.slots - semaphore.taken:  # the next one waits for a slot
             prefetch.reset()
             return []
-        learned = prefetch.learned(min(batching.batch - 1, _MOST_LEARNED))
+        learned = prefetch.learned(batching.batch - len(costs), len(costs))
         # One by one, so that a part can be granted.
         return [1.0] * self._remaining(now, costs, learned) if learned else []
 

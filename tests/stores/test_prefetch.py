@@ -146,6 +146,17 @@ async def test_prefetch_doubles_while_used_and_else_is_refunded() -> None:
     assert sizes(store)[3:] == [1] * 5
 
 
+async def test_tasks_that_return_at_once_share_the_prefetch_while_slots_are_free() -> None:
+    store, limiter = watched(RATE, latency=NEAR)
+    await asyncio.gather(*(hurry(limiter, 12) for _ in range(5)))
+    assert sizes(store) == [5, 10, 20, MOST]
+    await has_spent(store, 60)
+    store, limiter = watched(RATE, latency=NEAR, concurrency_limit=4)
+    await asyncio.gather(*(hurry(limiter, 12) for _ in range(5)))
+    assert sizes(store) == [4] * 15, "others wait for the next slots"
+    assert not store.refunds
+
+
 async def test_store_error_and_closing_end_the_prefetch() -> None:
     store, limiter = watched(RATE)
     hurrying = asyncio.create_task(hurry(limiter, 100))
