@@ -14,7 +14,7 @@ from typing import Any
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.record import Record, other_algorithm, seal
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable
-from aiothrottle.stores.store import Answer, Key, Step, name_of
+from aiothrottle.stores.store import Answer, Key, Step, parts_of
 
 # The number of records up to which none is checked for its expiry.
 _FEW = 128
@@ -52,9 +52,9 @@ class MemoryStore(SlotStore):
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[tuple[str, ...], _Entry] = {}
         self._many = _FEW
-        self._tables: dict[str, SlotTable] = {}
+        self._tables: dict[tuple[str, ...], SlotTable] = {}
 
     def _now(self) -> float:
         clock_for = getattr(asyncio.get_running_loop(), "clock_for", None)
@@ -64,27 +64,27 @@ class MemoryStore(SlotStore):
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         with self._lock:
-            self._entries.pop(name_of(key), None)
+            self._entries.pop(parts_of(key), None)
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
         """Take, keep and return slots, in one atomic step."""
-        name = name_of(key)
+        parts = parts_of(key)
         with self._lock:
-            table = self._tables.setdefault(name, SlotTable())
+            table = self._tables.setdefault(parts, SlotTable())
             granted = table.claim(self._now(), claim)
             if not table.seconds():
-                del self._tables[name]
+                del self._tables[parts]
         return granted
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         with self._lock:
-            name = name_of(key)
+            parts = parts_of(key)
             clock = self._now()
-            entry = self._entries.get(name)
+            entry = self._entries.get(parts)
             if entry is None or entry.is_expired(clock):
                 if len(self._entries) >= self._many:
                     self._forget(clock)
-                entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
+                entry = self._entries[parts] = _Entry(algorithm, Record(algorithm.start()))
             elif entry.algorithm != algorithm:
                 if seal(entry.algorithm) != seal(algorithm):
                     raise other_algorithm(key, algorithm)

@@ -9,8 +9,8 @@ from aiothrottle.stores import Claim, Granted, Key, MemoryStore
 from tests.support.virtually import now
 
 
-def _name(key: Key) -> str:
-    return key if isinstance(key, str) else ":".join(key)
+def _parts(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key
 
 
 class Shared(MemoryStore):
@@ -25,7 +25,7 @@ class Shared(MemoryStore):
         return not self._tables
 
     def parts(self, key: Key) -> dict[str, int]:
-        table = self._tables.get(_name(key))
+        table = self._tables.get(_parts(key))
         return {owner: part.held for owner, part in table.owners.items()} if table else {}
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
@@ -38,7 +38,7 @@ class Shared(MemoryStore):
         return granted
 
     def tickets(self, key: Key) -> int:
-        table = self._tables.get(_name(key))
+        table = self._tables.get(_parts(key))
         return len(table.queue) if table else 0
 
 
