@@ -467,6 +467,7 @@ class RedisPipeline:
         self._pipe.execute_command("UNLINK", self._requests.name(key))
 
     def _queue(self, key: Key, algorithm: Algorithm[Any], step: Step) -> "Queued":
+        step.check()
         request = self._requests.make(key, algorithm, step)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")

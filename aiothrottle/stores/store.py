@@ -61,7 +61,7 @@ Method: TypeAlias = Literal["reserve", "refund", "peek", "record"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of one of the four methods of `Store` on a record. Its numbers are checked."""
+    """A call of one of the four methods of `Store` on a record."""
 
     method: Method
     #: Tokens; of several costs all methods but `reserve` have one.
@@ -69,7 +69,8 @@ class Step:
     #: The longest reservation of `reserve` or the instant of `refund`.
     seconds: float = 0.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Check the costs and the instant. Raises TypeError or ValueError if one is wrong."""
         if not isinstance(self.costs, Sequence):
             raise TypeError(f"costs must be a list of numbers, such as [1], got {self.costs!r}")
         for cost in self.costs:
@@ -206,6 +207,7 @@ class Store(ABC):
         self, key: Key, algorithm: Algorithm[Any], step: Step
     ) -> Coroutine[Any, Any, Answer]:
         check_instance(algorithm)
+        step.check()
         return self._execute(key, algorithm, step)
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
