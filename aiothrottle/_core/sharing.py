@@ -50,7 +50,7 @@ def share_rate(
 ) -> None:
     """Reserve the tokens of the engine in the store."""
     from aiothrottle.stores.caller import Caller, weakly
-    from aiothrottle.stores.health import Outage
+    from aiothrottle.stores.outage import Outage
     from aiothrottle.stores.shared_bucket import SharedBucket
     from aiothrottle.stores.wait_until import SharedWaitUntil
 
@@ -81,7 +81,7 @@ def share_slots(
 ) -> None:
     """Lease the slots of the engine in the store."""
     from aiothrottle.stores.caller import Caller, weakly
-    from aiothrottle.stores.health import Outage
+    from aiothrottle.stores.outage import Outage
     from aiothrottle.stores.shared_semaphore import SharedSemaphore
     from aiothrottle.stores.slots import SlotStore
 

@@ -14,10 +14,11 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import ref
 
-from aiothrottle.stores.health import Outage
+if TYPE_CHECKING:
+    from aiothrottle.stores.outage import Outage
 
 _Answer = TypeVar("_Answer")
 _Arguments = ParamSpec("_Arguments")
@@ -47,7 +48,7 @@ class _Part(Protocol):
     """What an engine shares through a store: its tokens, or its slots."""
 
     #: Whether the store fails.
-    outage: Outage
+    outage: "Outage"
 
     # Returns whether nothing is held, due or to be remembered.
     def is_idle(self, now: float) -> bool: ...

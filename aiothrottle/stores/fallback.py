@@ -16,15 +16,18 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aiothrottle.algorithms import Algorithm, AllOf, PerResource, WaitUntil
 from aiothrottle.algorithms.protocol import inherit, max_wait, memory_of
 from aiothrottle.algorithms.windows import Window
 from aiothrottle.amounts import Amounts, common, nothing, positive, total
-from aiothrottle.stores.health import FIRST_PAUSE, Outage
+from aiothrottle.stores.health import FIRST_PAUSE
 from aiothrottle.stores.record import Record
 from aiothrottle.stores.store import Answer, Step
+
+if TYPE_CHECKING:
+    from aiothrottle.stores.outage import Outage
 
 # The inverse of the smallest numbers is infinite, and infinity times a cost of 0 is no number.
 _MOST = 1e12
@@ -58,6 +61,7 @@ class Fallback:
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> from aiothrottle.stores import MemoryStore
+    >>> from aiothrottle.stores.outage import Outage
     >>> outage = Outage(MemoryStore(), "key", "local", local_share=0.25, report=print)
     >>> fallback = Fallback(outage, SlidingWindowLog("10/s"))
     >>> for _ in range(2):  # a quarter of ten
@@ -68,7 +72,7 @@ class Fallback:
 
     __slots__ = ("_given", "_outage", "_record", "algorithm", "spent")
 
-    def __init__(self, outage: Outage, algorithm: Algorithm[Any]) -> None:
+    def __init__(self, outage: "Outage", algorithm: Algorithm[Any]) -> None:
         self._outage = outage
         share = outage.local_share
         # The divisor of the user's share; None: the processes are counted.

@@ -3,8 +3,7 @@
 There is one `Health` for each server of a store, for all limiters of an event loop on it: while the
 server fails they follow it, which costs no timers and no calls. At growing intervals it is tried by
 a call of one follower that needs it (a probe), on behalf of all, and one line is logged. They are
-notified when it is back. What one limiter knows is its `Outage`, in which each failure of the
-server begins, is reported and ends once.
+notified when it is back. What one limiter knows is its `Outage`.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
 All times are those of the event loop: the clocks of the limiters may differ. Loops share nothing
@@ -19,22 +18,23 @@ import math
 import os
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from aiothrottle._checks import duration
 from aiothrottle.algorithms.protocol import until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.events import StoreDown, StoreUp
-from aiothrottle.stores.store import Key, OnStoreError, Store
+from aiothrottle.stores.store import Key, Store
+
+if TYPE_CHECKING:
+    from aiothrottle.stores.outage import Outage
 
 _LOG = logging.getLogger("aiothrottle")
 
 _Loop: TypeAlias = asyncio.AbstractEventLoop | None
-_Call: TypeAlias = Callable[[], Awaitable[None]]
 
 # Of all stores of this process.
 _OUTAGES = itertools.count(1)
@@ -67,7 +67,8 @@ class Health:
     """
 
     def __init__(self, store: Store, node: str, loop: _Loop, counter: "ProcessCounter") -> None:
-        #: The name in messages: that of the kind of store, and of the server.
+        #: The name of the server, and that in messages, with the kind of store before it.
+        self.node: str = node
         self.name: str = f"{type(store).__name__} {node}".rstrip()
         self.counter: ProcessCounter = counter
         self.counter.restart()
@@ -107,7 +108,7 @@ class Health:
 
     def pause(self) -> float:
         """Seconds until it is time to try again."""
-        return until(self._try_at, _now()) if self.failures else 0.0
+        return until(self._try_at, loop_time()) if self.failures else 0.0
 
     def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call. Of several that were under way together one counts."""
@@ -125,25 +126,25 @@ class Health:
     def _begin_pause(self) -> None:
         doublings = min(self.failures, 20)  # an outage of hours has thousands of failures
         pause = min(FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
-        self._try_at = _now() + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self._try_at = loop_time() + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
         self.failures += 1
 
     def begin_outage(self, choice: str, reason: str, key: Key) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
-            self._reported_at = _now()
+            self._reported_at = loop_time()
             self.outage = next(_OUTAGES)
             # The reason is in the words of a server: escaped and cut, it forges no line.
             _LOG.warning(
                 "%s fails, on_store_error=%r: %.500r; %s",
-                *(self.name, choice, reason, _meanwhile(choice, key)),
+                *(self.name, choice, reason, meanwhile(choice, key)),
             )
 
     def end_outage(self) -> None:
         """Notify all followers that the server is back, and log it, unless that is logged."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
-            _LOG.info("%s is back after %s", self.name, duration(_now() - self._reported_at))
+            _LOG.info("%s is back after %s", self.name, duration(loop_time() - self._reported_at))
             self._reported_at = None
         followers = list(self.followers)
         self.followers.clear()
@@ -177,7 +178,7 @@ class Health:
                 task.add_done_callback(self._probe_ended, context=Context())
                 return
 
-    async def _probe(self, follower: "Outage", call: _Call) -> None:
+    async def _probe(self, follower: "Outage", call: Callable[[], Awaitable[None]]) -> None:
         try:
             await call()
         except StoreUnavailable as error:
@@ -192,160 +193,18 @@ class Health:
         self.probe_later(FIRST_PAUSE)  # code that cancels all tasks wants no new one at once
 
 
-@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
-class Outage:
-    """The outages of a server as one limiter meets them, with its tokens or its slots.
-
-    `report` and `probe` do not keep the limiter alive.
-    """
-
-    #: The store that may fail, and the key of the limiter's record.
-    store: Store
-    key: Key
-    #: What serves while the store fails: `on_store_error`.
-    choice: OnStoreError
-    #: The part of the limit that this process may use alone then, with "local"; None: what suits.
-    local_share: float | None
-    #: Called with the event when the store fails or is back, and with None when it is time to ask
-    #: again, for example as the server has answered another limiter (`is_back`).
-    report: Callable[[StoreDown | StoreUp | None], None]
-    #: Returns a call that tries the server if the limiter has a reason to. None: the limiter calls
-    #: by itself.
-    probe: Callable[[], _Call | None] | None = None
-    #: The last call that is of no request: a probe, what was spent, or the count of processes.
-    task: asyncio.Task[None] | None = field(init=False, default=None)
-    #: The health of the server that has the key, as of the last call.
-    health: Health = field(init=False)
-    _loop: _Loop = field(init=False, default=None)
-    #: Whether the store fails, as far as this limiter knows.
-    is_down: bool = field(init=False, default=False)
-    _down_since: float = field(init=False, default=0.0)
-    #: Whether the server has answered a probe, or another limiter, since it failed for this
-    #: one. It may have failed again for others since: their records may be the reason.
-    is_back: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        """Begin without a loop."""
-        self.health = Health.of(self.store, self.key, None)
-
-    def find(self) -> None:
-        """Find the health of the server that has the key now: keys may move."""
-        if not self.is_down:
-            self.health = Health.of(self.store, self.key, self._loop)
-
-    def too_early(self) -> StoreUnavailable | None:
-        """Return the error of a request, without a call, if the server fails and was just asked."""
-        health = self.health
-        if health.error is None or health.failures < 2:
-            return None
-        if health.take_turn():
-            self.begin()  # so that an answer ends the outage, for all
-            return None
-        return self.error_for(health.error, "not asked again yet; ")
-
-    def call_failed(self, error: StoreUnavailable) -> None:
-        """Note a failed call."""
-        self.is_back = False
-        self.health.call_failed(error)
-        self.health.begin_outage(self.choice, message_of(error), self.key)
-        self.follow()  # perhaps again: the server had answered another limiter
-        self.begin()
-
-    def error_for(self, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
-        """Return the error for the requests: what failed, and what becomes of them."""
-        ours = StoreUnavailable(f"{message_of(error)}; {more}{_meanwhile(self.choice, self.key)}")
-        ours.__cause__ = error.__cause__
-        return ours
-
-    def trouble(self, *, is_calling: bool) -> str:
-        """Return why requests wait for the store, and not for the limit; "" if they do not.
-
-        Args:
-            is_calling: Whether they wait for the answer to a call.
-        """
-        error = self.health.error
-        if self.is_down and error is not None and self.choice != "open":
-            return str(self.error_for(error))
-        if is_calling:
-            return f"{self.health.name} has not answered yet, key {self.key!r:.200}"
-        return ""
-
-    def begin(self) -> None:
-        """Go on without the store, as it fails for this limiter or for another one."""
-        if not self.is_down:
-            self.is_down, self._down_since = True, _now()
-            self.follow()
-            assert self.health.error is not None
-            self.report(StoreDown(None, self.health.error, self.health.outage))
-
-    def call_answered(self) -> None:
-        """Note an answer: if the store has failed, the outage is over, for all limiters.
-
-        With a probe only its answer ends it: a call may be from before the outage, and the store
-        has to get what was spent.
-        """
-        if self.is_down:
-            if self.probe is None:
-                self.end()
-                self.health.end_outage()
-        elif self.health.failures and self.health.pause() == 0.0:  # else older than the failure
-            self.health.end_outage()
-
-    def end(self) -> None:
-        """Go on with the store."""
-        if self.is_down:
-            self.is_down = self.is_back = False
-            # The loop may be another one, with a time of its own.
-            self.report(StoreUp(None, max(0.0, _now() - self._down_since)))
-
-    def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin anew on another loop, which may have a time of its own."""
-        self._loop, self.health = loop, Health.of(self.store, self.key, loop)
-        self.task, self.is_back = None, False
-
-    # ---- as a follower ---------------------------------------------------------------------------
-
-    def follow(self) -> None:
-        """Try the server in turns with the others, and be notified when it is back."""
-        self.health.followers[self] = None
-        if self.probe is not None:
-            self.health.probe_later()
-
-    def server_answered(self) -> None:
-        """Note that the server has answered a probe, or another limiter."""
-        self.is_back = self.is_down
-        self.report(None)
-
-    def unfollow(self) -> None:
-        """Try it no more, and be notified no more."""
-        self.health.followers.pop(self, None)
-
-    async def close(self) -> None:
-        """Leave no task, and try the server no more until the next call."""
-        self.unfollow()
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.wait([self.task])
-
-    def begin_call(self, call: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begin a call that is of no request, in place of another one."""
-        if self.task is not None:
-            self.task.cancel()
-        # As with the consumer of a limiter: a plain Task, in an empty context.
-        self.task = asyncio.Task(call, loop=self._loop, name="aiothrottle store", context=Context())
-        return self.task
-
-
 def message_of(error: StoreUnavailable) -> str:
     """Return the message without a key: that of the limiter follows."""
     return " ".join(map(str, error.args))
 
 
-def _meanwhile(choice: str, key: Key) -> str:
+def meanwhile(choice: str, key: Key) -> str:
+    """Return what becomes of requests while the store fails."""
     return f"requests with key {key!r:.200} {_MEANWHILE[choice]} until it answers"
 
 
-def _now() -> float:
+def loop_time() -> float:
+    """Return the time of the running loop."""
     return asyncio.get_running_loop().time()
 
 
@@ -381,7 +240,7 @@ class ProcessCounter:
 
     def is_due(self) -> bool:
         """Return whether it is time to register; if so, the caller has to."""
-        now = _now()
+        now = loop_time()
         if now < self._due_at:
             return False
         self._due_at = now + self._interval * random.uniform(1 - _JITTER, 1 + _JITTER)

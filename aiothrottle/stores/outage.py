@@ -1,9 +1,13 @@
-"""What answers for the tokens of a limiter while its store fails: the choice of `on_store_error`.
+"""The outages of a store as one limiter meets them: the choice of `on_store_error`.
 
-Strategy. While the store fails no request waits for it: the fallback answers, and `Health` has the
-server tried. When it is back, what was spent meanwhile and still counts is recorded there before it
-grants anything, and refunded when it would have left a record of windows. For a while this process
-keeps to its share as well, until the other processes are back, too: so the return is no burst.
+Strategy. An `Outage` knows whether the store fails, for the tokens or the slots of a limiter: each
+failure of the server begins, is reported and ends there once.
+
+For tokens `FailoverStore` chooses what answers. While the store fails no request waits for it: the
+fallback answers, and `Health` has the server tried. When it is back, what was spent meanwhile and
+still counts is recorded there before it grants anything, and refunded when it would have left a
+record of windows. For a while this process keeps to its share as well, until the other processes
+are back, too: so the return is no burst.
 
 Calls that are due for the store itself (`due_in`, `maintain`) are made by the limiter's `Caller`.
 
@@ -12,23 +16,172 @@ Invariant: a failed call raises, or the fallback answers it; never both.
 
 import asyncio
 import contextlib
-import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.protocol import until
 from aiothrottle.amounts import common, total
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.caller import weakly
 from aiothrottle.stores.fallback import Fallback, Here, Spent, expires
-from aiothrottle.stores.health import Outage, message_of
-from aiothrottle.stores.store import Answer, Method, Step
+from aiothrottle.stores.health import Health, loop_time, meanwhile, message_of
+from aiothrottle.stores.store import Answer, Key, Method, OnStoreError, Step, Store
 
 # Seconds within which all processes that call find that the store is back: see `Health`.
 _ALL_BACK = 2.0
 _TO_A_REFUND = Answer(0.0, (), 0.0, 0.0, 0.0)  # `Store.refund` returns none
+
+
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
+class Outage:
+    """The outages of a server as one limiter meets them, with its tokens or its slots.
+
+    `report` and `probe` do not keep the limiter alive.
+    """
+
+    #: The store that may fail, and the key of the limiter's record.
+    store: Store
+    key: Key
+    #: What serves while the store fails: `on_store_error`.
+    choice: OnStoreError
+    #: The part of the limit that this process may use alone then, with "local"; None: what suits.
+    local_share: float | None
+    #: Called with the event when the store fails or is back, and with None when it is time to ask
+    #: again, for example as the server has answered another limiter (`is_back`).
+    report: Callable[[StoreDown | StoreUp | None], None]
+    #: Returns a call that tries the server if the limiter has a reason to. None: the limiter calls
+    #: by itself.
+    probe: Callable[[], Callable[[], Awaitable[None]] | None] | None = None
+    #: The last call that is of no request: a probe, what was spent, or the count of processes.
+    task: asyncio.Task[None] | None = field(init=False, default=None)
+    #: The health of the server that has the key, as of the last call.
+    health: Health = field(init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
+    #: Whether the store fails, as far as this limiter knows.
+    is_down: bool = field(init=False, default=False)
+    _down_since: float = field(init=False, default=0.0)
+    #: Whether the server has answered a probe, or another limiter, since it failed for this
+    #: one. It may have failed again for others since: their records may be the reason.
+    is_back: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Begin without a loop."""
+        self.health = Health.of(self.store, self.key, None)
+
+    def find(self) -> None:
+        """Find the health of the server that has the key now: keys may move."""
+        if not self.is_down and self.store.node_of(self.key) != self.health.node:
+            self.health = Health.of(self.store, self.key, self._loop)
+
+    def too_early(self) -> StoreUnavailable | None:
+        """Return the error of a request, without a call, if the server fails and was just asked."""
+        health = self.health
+        if health.error is None or health.failures < 2:
+            return None
+        if health.take_turn():
+            self.begin()  # so that an answer ends the outage, for all
+            return None
+        return self.error_for(health.error, "not asked again yet; ")
+
+    def call_failed(self, error: StoreUnavailable) -> None:
+        """Note a failed call."""
+        self.is_back = False
+        self.health.call_failed(error)
+        self.health.begin_outage(self.choice, message_of(error), self.key)
+        self.follow()  # perhaps again: the server had answered another limiter
+        self.begin()
+
+    def error_for(self, error: StoreUnavailable, more: str = "") -> StoreUnavailable:
+        """Return the error for the requests: what failed, and what becomes of them."""
+        ours = StoreUnavailable(f"{message_of(error)}; {more}{meanwhile(self.choice, self.key)}")
+        ours.__cause__ = error.__cause__
+        return ours
+
+    def trouble(self, *, is_calling: bool) -> str:
+        """Return why requests wait for the store, and not for the limit; "" if they do not.
+
+        Args:
+            is_calling: Whether they wait for the answer to a call.
+        """
+        error = self.health.error
+        if self.is_down and error is not None and self.choice != "open":
+            return str(self.error_for(error))
+        if is_calling:
+            return f"{self.health.name} has not answered yet, key {self.key!r:.200}"
+        return ""
+
+    def begin(self) -> None:
+        """Go on without the store, as it fails for this limiter or for another one."""
+        if not self.is_down:
+            self.is_down, self._down_since = True, loop_time()
+            self.follow()
+            assert self.health.error is not None
+            self.report(StoreDown(None, self.health.error, self.health.outage))
+
+    def call_answered(self) -> None:
+        """Note an answer: if the store has failed, the outage is over, for all limiters.
+
+        With a probe only its answer ends it: a call may be from before the outage, and the store
+        has to get what was spent.
+        """
+        if self.is_down:
+            if self.probe is None:
+                self.end()
+                self.health.end_outage()
+        elif self.health.failures and self.health.pause() == 0.0:  # else older than the failure
+            self.health.end_outage()
+
+    def end(self) -> None:
+        """Go on with the store."""
+        if self.is_down:
+            self.is_down = self.is_back = False
+            # The loop may be another one, with a time of its own.
+            self.report(StoreUp(None, max(0.0, loop_time() - self._down_since)))
+
+    def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew on another loop, which may have a time of its own."""
+        self._loop, self.health = loop, Health.of(self.store, self.key, loop)
+        self.task, self.is_back = None, False
+
+    # ---- as a follower ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Try the server in turns with the others, and be notified when it is back."""
+        self.health.followers[self] = None
+        if self.probe is not None:
+            self.health.probe_later()
+
+    def server_answered(self) -> None:
+        """Note that the server has answered a probe, or another limiter."""
+        self.is_back = self.is_down
+        self.report(None)
+
+    def unfollow(self) -> None:
+        """Try it no more, and be notified no more."""
+        self.health.followers.pop(self, None)
+
+    async def close(self) -> None:
+        """Leave no task, and try the server no more until the next call."""
+        self.unfollow()
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
+    def begin_call(self, call: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin a call that is of no request, in place of another one."""
+        if self.task is not None:
+            self.task.cancel()
+        # As with the consumer of a limiter: a plain Task, in an empty context.
+        self.task = asyncio.Task(call, loop=self._loop, name="aiothrottle store", context=Context())
+        return self.task
+
+
+# ---- the tokens of a limiter ---------------------------------------------------------------------
 
 
 class FailoverStore:
@@ -121,7 +274,7 @@ class FailoverStore:
                 fallback.refund(self._clock(), cost, instant)
         outage.call_answered()
         wait = max(answer.retry_after, here.retry_after)
-        return dataclasses.replace(answer, retry_after=wait)
+        return replace(answer, retry_after=wait)
 
     async def clear(self) -> None:
         """Forget the record, in the store and here."""

@@ -34,8 +34,7 @@ from aiothrottle.amounts import covers, positive
 from aiothrottle.errors import StoreUnavailable, reason_of
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order, weakly
-from aiothrottle.stores.health import Outage
-from aiothrottle.stores.outage import FailoverStore
+from aiothrottle.stores.outage import FailoverStore, Outage
 from aiothrottle.stores.record import seal
 from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
 from aiothrottle.stores.store import Answer

@@ -39,7 +39,8 @@ from aiothrottle._core.semaphore import NO_LIMIT
 from aiothrottle.amounts import ROUNDING
 from aiothrottle.errors import StoreUnavailable, twin
 from aiothrottle.stores.caller import SHORTEST_BREAK, Order
-from aiothrottle.stores.health import FIRST_PAUSE, Outage
+from aiothrottle.stores.health import FIRST_PAUSE
+from aiothrottle.stores.outage import Outage
 from aiothrottle.stores.slots import Claim
 
 if TYPE_CHECKING:
