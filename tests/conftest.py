@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--longest", type=float, metavar="SECONDS", help="list the tests that take longer"
+        "--longest", type=float, metavar="SECONDS", help="fail the tests that take longer"
     )
 
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
             part = int(worker["workerid"][2:]) / worker["workercount"]
             config.args = [*_folders_from(part), *set(config.args) - {"tests"}]
     else:
-        config.pluginmanager.register(_Summary(config.getoption("longest")))
+        config.pluginmanager.register(_Summary())
 
 
 def _folders_from(part: float) -> list[str]:
@@ -64,24 +64,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path)  # workers begin at different ones
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    longest: float | None = item.config.getoption("longest")
+    is_measured = call.when == "call" and not item.nodeid.startswith(tuple(LONG))
+    if longest and is_measured and report.passed and call.duration > longest:
+        report.outcome = "failed"
+        report.longrepr = f"took {call.duration:.1f} s, more than {longest:g} s"
+    return report
+
+
 class _Summary:
-    """Says at the end what was skipped, and which tests were too slow."""
-
-    def __init__(self, longest: float | None) -> None:
-        self.longest = longest
-        self.slow: list[tuple[float, str]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not self.longest or report.duration <= self.longest:
-            return
-        if not report.nodeid.startswith(tuple(LONG)):
-            self.slow.append((report.duration, f"{report.nodeid}, {report.when}"))
+    """Says at the end what was skipped."""
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.slow:
-            terminalreporter.section(f"longer than {self.longest:g} s", yellow=True)
-            for seconds, test in sorted(self.slow, reverse=True):
-                terminalreporter.line(f"{seconds:6.1f} s  {test}")
         if skipped := terminalreporter.getreports("skipped"):
             terminalreporter.section("skipped tests, and how to run them")
             for line in summary(str(report.longrepr) for report in skipped):
