@@ -39,7 +39,7 @@ from tests.support.effort import EFFORT, SEED
 from tests.support.servers import Cluster, Valkey
 from tests.support.stored import DictStore
 
-DECISIONS = round(10_000 * EFFORT)
+DECISIONS = round(7_000 * EFFORT)
 HOURLY = SlidingWindowLog("10/h")
 
 
