@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +48,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker := getattr(config, "workerinput", None):
         if "tests" in config.args:
             part = int(worker["workerid"][2:]) / worker["workercount"]
-            config.args = [*_folders_from(part), *set(config.args) - {"tests"}]
+            folders = _folders_from(part, config.getoption("ignore") or [])
+            config.args = [*folders, *set(config.args) - {"tests"}]
     else:
         config.pluginmanager.register(_Summary())
 
 
-def _folders_from(part: float) -> list[str]:
+def _folders_from(part: float, ignored: Sequence[str]) -> list[str]:
     """Return the folders of tests, from that part of them on: no two workers compile the same."""
-    folders = sorted(str(it) for it in Path("tests").glob("*/") if any(it.glob("test_*.py")))
+    found = sorted(str(it) for it in Path("tests").glob("*/") if any(it.glob("test_*.py")))
+    folders = [it for it in found if it not in ignored]
     first = int(part * len(folders))
     return folders[first:] + folders[:first]
 
