@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from aiothrottle._checks import check_choice, check_number, check_whole
+from aiothrottle._checks import check_choice, check_number, check_whole, shown
 from aiothrottle.algorithms.protocol import Algorithm, check_instance, until
 from aiothrottle.amounts import Amounts
 
@@ -71,13 +71,17 @@ class Step:
 
     def check(self) -> None:
         """Check the costs and the instant. Raises TypeError or ValueError if one is wrong."""
-        if not isinstance(self.costs, Sequence):
-            raise TypeError(f"costs must be a list of numbers, such as [1], got {self.costs!r}")
-        for cost in self.costs:
-            if isinstance(cost, Amounts):
-                valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
-            else:
-                valid = 0 <= cost < math.inf
+        costs = self.costs
+        if not isinstance(costs, Sequence) or isinstance(costs, str | bytes):
+            raise TypeError(f"costs must be a list of numbers, such as [1], got {shown(costs)}")
+        for cost in costs:
+            try:
+                if isinstance(cost, Amounts):
+                    valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
+                else:
+                    valid = 0 <= cost < math.inf
+            except TypeError:
+                raise TypeError(f"a cost is a number of tokens, not {shown(cost)}") from None
             if not valid:
                 raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
         seconds = self.seconds

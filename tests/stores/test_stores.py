@@ -259,10 +259,21 @@ async def test_next_owner_is_notified(
 async def test_costs_must_be_a_sequence() -> None:
     """Of an iterator the check would leave nothing to take."""
     store = MemoryStore()
-    wrong: list[Any] = [1, iter([1])]
+    wrong: list[Any] = [1, iter([1]), "1", b"1"]
     for costs in wrong:
         with pytest.raises(TypeError, match=r"costs must be a list of numbers, .* got"):
             await store.reserve("key", SlidingWindowLog("2/s"), costs)
+
+
+async def test_costs_must_be_numbers() -> None:
+    store = MemoryStore()
+    wrong: list[Any] = ["1", None, [1], "x" * 10_000]
+    for cost in wrong:
+        with pytest.raises(TypeError, match=r"^a cost is a number of tokens, not .{1,203}$"):
+            await store.reserve("key", SlidingWindowLog("2/s"), [1, cost])
+        with pytest.raises(TypeError, match="a cost is a number of tokens"):
+            await store.record("key", SlidingWindowLog("2/s"), cost)
+    assert (await store.peek("key", SlidingWindowLog("2/s"))).remaining == 2.0
 
 
 @pytest.mark.parametrize("kind", ["redis", "mongodb", "sqlite"])
