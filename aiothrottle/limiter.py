@@ -263,7 +263,7 @@ class RateLimiter:
         ...     async with limiter.throttle() as permit:
         ...         print(f"waited {permit.waited} s")
         """
-        if cost is not ONE or priority or timeout is not None:
+        if cost is not ONE or priority != 0 or timeout is not None:
             return self._make(cost, priority, timeout)
         engine = self._engine
         if engine.debug:
@@ -551,7 +551,7 @@ class RateLimiter:
             error := too_high(tokens, engine.capacity, engine.observers.label)
         ):
             raise error
-        if priority:
+        if priority or type(priority) is not int:  # None, say, which the queue cannot order
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
             check_number("timeout", timeout, "seconds")

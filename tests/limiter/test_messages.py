@@ -93,7 +93,7 @@ async def test_timeout_text_names_the_exceeded_bound() -> None:
 
 WRONG: dict[str, list[Unchecked]] = {
     "timeout must be a finite number of seconds, 0 or more, got ": [-1, math.inf, "1", True],
-    "priority must be a finite number, got ": [-math.inf, math.nan, "1", True],
+    "priority must be a finite number, got ": [-math.inf, math.nan, "1", True, False, "", None, []],
     "backoff must be a finite number of seconds, above 0, got ": [0, None, 1j],
     "jitter must be one of 'full', 'decorrelated', got ": ["c", "", None, ["a"]],
 }
@@ -121,6 +121,10 @@ def test_wrong_value_is_named_with_what_is_right() -> None:
     with pytest.raises(ValueError, match="priority must be a finite number, got"):
         limiter.throttled(priority=10**400)
     limiter.throttled(priority=10**300)
+    falsy: list[Unchecked] = [None, "", []]
+    for value in falsy:
+        with pytest.raises(TypeError, match="priority must be a finite number, got"):
+            limiter.throttle(priority=value)
 
 
 def duration(seconds: float) -> str:
