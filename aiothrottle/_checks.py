@@ -152,9 +152,15 @@ def check_number(
 
 
 def check_whole(
-    name: str, value: object, unit: str = "", *, least: float = 1, none: str = ""
+    name: str,
+    value: object,
+    unit: str = "",
+    *,
+    least: float = 1,
+    most: float = _MOST,
+    none: str = "",
 ) -> None:
-    """Reject anything but a whole number that is large enough; arguments as in `check_number`.
+    """Reject anything but a whole number within bounds; arguments as in `check_number`.
 
     >>> check_whole("max_queue", 0, none="None for no limit")
     Traceback (most recent call last):
@@ -164,10 +170,10 @@ def check_whole(
         return
     error: type[Exception] = TypeError
     if isinstance(value, int) and not isinstance(value, bool):
-        if value >= least:
+        if least <= value <= most:
             return
         error = ValueError
-    wanted = _wanted(unit, least, None, none)
+    wanted = _wanted(unit, least, None, none, most)
     raise error(f"{name} must be a whole number{wanted}, got {shown(value)}")
 
 

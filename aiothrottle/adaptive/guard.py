@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
+from aiothrottle._checks import check_number
 from aiothrottle.rate import Rate
 
 # Responses of which the spread is taken.
@@ -105,6 +106,10 @@ class SelfTuningGuard:
             a ninth of that, nor than a second; widened twice, a quarter, and 2.25 s; at the most,
             the period.
 
+    Raises:
+        TypeError: `period` is not a number.
+        ValueError: `period` is not above 0, or not finite.
+
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
     False
@@ -124,6 +129,7 @@ class SelfTuningGuard:
     _most: float = field(init=False)
 
     def __post_init__(self) -> None:
+        check_number("period", self.period, "seconds", above=0)
         self.space(1.0, 0)
 
     def with_period(self, period: float) -> "SelfTuningGuard":

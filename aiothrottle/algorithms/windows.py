@@ -27,6 +27,8 @@ from aiothrottle.rate import Rate, RateLike, as_rate
 
 # Sums of fractional costs are off by a few units in the last place.
 _ROUNDING = 1e-9
+# Each has a counter, which a store reads and writes at each call.
+_MOST_SECTIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -242,7 +244,7 @@ class SlidingWindowCounter(Sections):
             number is the next one in as much more time: 2.5/s as 3 in 1.2 s. May be omitted where a
             `RateLimiter` has it:
             ``RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=20))``.
-        buckets: Sections in a period, 1 or more.
+        buckets: Sections in a period, 1 to 100,000.
 
     Raises:
         TypeError: `rate` is of a kind that is not a rate, or `buckets` is not a whole number.
@@ -261,7 +263,7 @@ class SlidingWindowCounter(Sections):
     _kind: ClassVar[int] = 0x51
 
     def __init__(self, rate: RateLike | None = None, *, buckets: int = 10) -> None:
-        check_whole("buckets", buckets)
+        check_whole("buckets", buckets, most=_MOST_SECTIONS)
         set_fields(self, rate=None if rate is None else as_rate(rate), buckets=buckets)
         self._divide(self.rate, buckets)
 

@@ -59,14 +59,16 @@ WRONG: dict[type[Exception], list[tuple[Callable[..., object], tuple[object, ...
     ValueError: [
         *((AdaptiveRate, it) for it in ((0, 1, 9), (20, 1, 9), (0.5, 1, 9), (5, 9, 1))),
         *((AdaptiveRate, it) for it in ((5, 1, math.inf), (math.nan, 1, 9))),
-        *((AdaptiveConcurrency, it) for it in ((0, 0, 1), (1, 2, 3), (4, 1, 3))),
+        *((AdaptiveConcurrency, it) for it in ((0, 0, 1), (1, 2, 3), (4, 1, 3), (1, 1, 10**400))),
         *((AdaptiveConcurrency, (2, 1, 3, *it)) for it in (("vegas",), ("aimd", 1.0))),
         *((AdaptiveThrottling, it) for it in ((0.5,), (math.inf,), (2, 0))),
+        *((SelfTuningGuard, (it,)) for it in (0, -1, math.nan, math.inf, 10**400)),
     ],
     TypeError: [
         *((AdaptiveRate, it) for it in ((True, 1, 9), (None, 1, 9))),
         *((AdaptiveConcurrency, it) for it in ((1.0, 1, 3), (True, 1, 3), (2, 1, 3, "aimd", "2"))),
         (AdaptiveThrottling, ("2",)),
+        *((SelfTuningGuard, (it,)) for it in (None, True, "1")),
     ],
 }
 

@@ -190,7 +190,11 @@ WRONG: list[tuple[type[Exception], str, list[Callable[[], object]]]] = [
         [make(TokenBucket, 1, burst=n) for n in (0, 0.5, -1, math.nan, math.inf)],
     ),
     (TypeError, "burst", [make(TokenBucket, 1, burst=wrong) for wrong in (True, "3", [3])]),
-    (ValueError, "buckets", [make(SlidingWindowCounter, 1, buckets=n) for n in (0, -1)]),
+    (
+        ValueError,
+        "buckets must be a whole number, 1 or more, at most 100000, got",
+        [make(SlidingWindowCounter, 1, buckets=n) for n in (0, -1, 10**6, 10**400)],
+    ),
     (TypeError, "buckets", [make(SlidingWindowCounter, 1, buckets=n) for n in (True, 1.5, "3")]),
     (ValueError, "1 or more", [make(Cooldown, 0.5, 60)]),
     (ValueError, "limit", [make(Cooldown, 0, 60), make(Cooldown, math.nan, 60)]),
