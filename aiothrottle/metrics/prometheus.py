@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from aiothrottle._checks import shown
+from aiothrottle._checks import check_number, shown
 from aiothrottle.events import Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
@@ -53,7 +53,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
         buckets: Seconds, ascending: the upper bounds of the buckets of `aiothrottle_wait_seconds`.
 
     Raises:
-        TypeError: `registry` is not a `CollectorRegistry`.
+        TypeError: `registry` is not a `CollectorRegistry`, or a bucket is not a number.
         ValueError: There are no buckets, or they are not ascending; or the registry has these
             metrics already: one collector is enough for all limiters.
     """
@@ -66,12 +66,14 @@ class PrometheusMetrics(Recorder[Counts], Collector):
                 f"registry must be a prometheus_client.CollectorRegistry, got {shown(registry)}"
             )
         # A last bound of infinity, as in the buckets of `prometheus_client`, is there anyway.
-        bounds = tuple(bound for bound in map(float, buckets) if bound != math.inf)
+        bounds = tuple(bound for bound in buckets if bound != math.inf)
+        for bound in bounds:
+            check_number("each of buckets", bound, "seconds", least=-math.inf)
         if not bounds or not all(low < high for low, high in pairwise((-math.inf, *bounds))):
             raise ValueError(
                 f"buckets must be one or more ascending bounds in seconds, got {buckets!r}"
             )
-        self._names = [*map(str, bounds), "+Inf"]
+        self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
         super().__init__(lambda _, label: Counts(label or "", bounds))
         if registry is not None:
             registry.register(self)

@@ -281,8 +281,12 @@ def test_wrong_arguments_are_named(kind: Any) -> None:
 
 
 def test_buckets_and_registry_must_be_valid(prometheus: Prometheus) -> None:
-    for buckets in ((), (1.0, 1.0), (2.0, 1.0), (math.nan,), (math.inf,)):
-        with pytest.raises(ValueError, match="ascending"):
+    for buckets in ((), (1.0, 1.0), (2.0, 1.0), (math.nan,), (math.inf,), (10**400,)):
+        with pytest.raises(ValueError, match="buckets must be"):
+            PrometheusMetrics(None, buckets=buckets)
+    wrong: list[Any] = ["12", ("0.1", "1"), (True, 2.0), (None,)]
+    for buckets in wrong:
+        with pytest.raises(TypeError, match="each of buckets must be a finite number of seconds"):
             PrometheusMetrics(None, buckets=buckets)
     with pytest.raises(ValueError, match="uplicated"):
         PrometheusMetrics(prometheus.registry)
