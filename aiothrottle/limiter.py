@@ -603,7 +603,7 @@ class Decorator:
         self, function: Callable[_Parameters, Awaitable[_Result]]
     ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
         """Return the function, each call of which waits for its turn."""
-        if not inspect.iscoroutinefunction(function):
+        if not (callable(function) and inspect.iscoroutinefunction(function)):
             kind = "the async generator " if inspect.isasyncgenfunction(function) else ""
             raise TypeError(f"throttled() decorates an async function, not {kind}{shown(function)}")
 

@@ -1,6 +1,7 @@
 """Specifies when requests are granted, what permits and decisions hold, and which errors free."""
 
 import asyncio
+import functools
 import math
 from collections.abc import AsyncIterator
 from typing import Any
@@ -151,6 +152,8 @@ async def test_decorated_function_takes_a_turn_for_each_call() -> None:
         decorate(double)
     with pytest.raises(TypeError, match="decorates an async function, not <built-in function len>"):
         decorate()(len)
+    with pytest.raises(TypeError, match=r"an async function, not functools\.partialm"):
+        decorate()(functools.partialmethod(double, 1))  # a descriptor, which is not called
 
     async def stream() -> AsyncIterator[int]:
         yield 1
