@@ -38,6 +38,8 @@ _SILENCE = 1.0
 _NEARLY = 0.99
 # Steps of a timeout. Those for which the loop is late by another one do not count, up to as many.
 _STEPS = 8
+# Seconds. Timers are no finer, and of a shorter one uvloop's handle does not say when it is due.
+_SHORTEST_STEP = 0.001
 # Seconds by which a driver's timer is postponed: of a loop that was blocked the reply may be there,
 # but pass through several callbacks, or the call may need another round trip.
 _GRACE = 0.1
@@ -267,7 +269,7 @@ class _Timer:
 
     def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
-        self._step = seconds / _STEPS
+        self._step = max(seconds / _STEPS, _SHORTEST_STEP)
         self._loop = asyncio.get_running_loop()
         # The steps that are left: those in time, and those too late.
         self._left = [_STEPS, _STEPS]

@@ -9,7 +9,7 @@ import pytest
 
 from aiothrottle import StoreUnavailable
 from aiothrottle.stores.calls import Calls, send_alone
-from tests.support.virtually import now, turns
+from tests.support.virtually import Coarse, now, turns
 from tests.support.watching import own_tasks, stand_still, sweep
 
 
@@ -152,6 +152,16 @@ async def test_call_without_an_answer_fails_alone_if_others_get_theirs() -> None
     assert await outcomes(server.ask(*range(8))) == list(range(8))
     (error,) = await outcomes(silent)
     assert isinstance(error, StoreUnavailable)
+
+
+def test_timeout_of_few_milliseconds_expires_on_any_loop() -> None:
+    async def main() -> None:
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await sending(lambda _: asyncio.sleep(1.0), timeout=0.002).ask(1)
+        assert 0.002 <= now() < 0.01
+
+    with asyncio.Runner(loop_factory=Coarse) as runner:
+        runner.run(main())
 
 
 async def test_failures_with_answers_between_them_do_not_add_up() -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.limiter.common import throttle_one
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import cancel, now, turns
+from tests.support.virtually import Coarse, cancel, now, turns
 from tests.support.watching import Watched
 
 
@@ -311,15 +310,6 @@ def test_closed_loop_leaves_no_task(what: str, seconds: float) -> None:
         runner.run(main())
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
-
-
-class Coarse(VirtualTimeLoop):
-    """A loop like uvloop's: timers are due at whole milliseconds, and those at once are plain."""
-
-    def call_later(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
-        delay = round(args[0], 3)
-        timer = super().call_later(delay or 1e-4, *args[1:], **options)
-        return timer if delay else SimpleNamespace(cancel=timer.cancel)
 
 
 def test_plain_handle_of_a_coarse_loop_serves_as_a_timer() -> None:

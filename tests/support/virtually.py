@@ -4,6 +4,7 @@ import asyncio
 import functools
 import re
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import pytest
@@ -14,6 +15,15 @@ from aiothrottle.testing import VirtualTimeLoop
 P = ParamSpec("P")
 T = TypeVar("T")
 Cost: TypeAlias = float | Mapping[str, float]
+
+
+class Coarse(VirtualTimeLoop):
+    """A loop like uvloop's: timers are due at whole milliseconds, and those at once are plain."""
+
+    def call_later(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        delay = round(args[0], 3)
+        timer = super().call_later(delay or 1e-4, *args[1:], **options)
+        return timer if delay else SimpleNamespace(cancel=timer.cancel)
 
 
 def virtual(
