@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from aiothrottle._checks import check_number
-from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.record import machine_time
 from aiothrottle.stores.store import Key, name_of
@@ -150,11 +149,7 @@ class SQLiteStore(SwapStore):
         parameters["name"] = name_of(key)
         # A change is first: what was loaded is soon out of date.
         first = statement is not _LOAD
-        try:
-            result: _Result = await self._calls.ask((statement, parameters), first=first)
-        except StoreUnavailable as error:
-            error.key = key
-            raise
+        result: _Result = await self._calls.ask((statement, parameters), first=first)
         return result
 
     async def _send(self, statements: list[_Statement]) -> list[Any]:

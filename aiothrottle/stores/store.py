@@ -7,13 +7,14 @@ of two machines are never compared. One call asks for all waiters of a queue.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from aiothrottle._checks import check_choice, check_number, check_whole, shown
 from aiothrottle.algorithms.protocol import Algorithm, check_instance, until
 from aiothrottle.amounts import Amounts
+from aiothrottle.errors import StoreUnavailable
 
 Key: TypeAlias = str | tuple[str, ...]
 """The name of a record: a text, or several, such as an action and an actor."""
@@ -207,12 +208,14 @@ class Store(ABC):
         """
         return await self._checked(key, algorithm, Step("record", (cost,)))
 
-    def _checked(
-        self, key: Key, algorithm: Algorithm[Any], step: Step
-    ) -> Coroutine[Any, Any, Answer]:
+    async def _checked(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         check_instance(algorithm)
         step.check()
-        return self._execute(key, algorithm, step)
+        try:
+            return await self._execute(key, algorithm, step)
+        except StoreUnavailable as error:
+            error.key = key
+            raise
 
     async def _execute(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         """Do the step on the record of the key, or a fresh one, atomically."""

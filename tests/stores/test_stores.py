@@ -93,9 +93,9 @@ async def test_changes_are_written_and_conflicts_end(monkeypatch: pytest.MonkeyP
         await sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", hardly)  # the pauses grow to half a second
-    with pytest.raises(StoreUnavailable, match="64 times in a row"):
+    with pytest.raises(StoreUnavailable, match="64 times in a row") as caught:
         await store.record("key", window)
-    assert store.rounds == 64
+    assert (store.rounds, caught.value.key) == (64, "key")
 
 
 # ---- servers -------------------------------------------------------------------------------------
