@@ -73,11 +73,6 @@ class Sections(Window):
         self._measure(rate)
         set_fields(self, _width=self._period / number, _number=number)
 
-    @property
-    def width(self) -> float:
-        """Seconds of a section: a state that counts in others is of no use."""
-        return self._width
-
     def constants(self) -> tuple[float, float, float, int]:
         """Return limit, width, rounding and number of sections: by them a port decides alike."""
         return self.capacity, self._width, self._rounding, self._number
