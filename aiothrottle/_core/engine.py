@@ -683,7 +683,7 @@ class Engine:
         if self._stall is not None:
             self._stall.flows = True
         if self.leased is not None:
-            self.semaphore.add(-1)  # the next call returns it
+            self.leased.slot_released()
             self.call_store()
         if self.above is not None and waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)

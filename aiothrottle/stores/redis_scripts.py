@@ -262,8 +262,8 @@ def read_granted(reply: _Reply, key: Key) -> Granted:
         StoreUnavailable: The reply is not one of the script.
     """
     try:
-        granted, lost, retry_after, was_damaged = reply
-        answer = Granted(int(granted), int(lost), float(retry_after))
+        granted, lost, retry_after, share, was_damaged = reply
+        answer = Granted(int(granted), int(lost), float(retry_after), int(share))
     except (TypeError, ValueError) as error:
         raise _no_reply(reply) from error
     if was_damaged:

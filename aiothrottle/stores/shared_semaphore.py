@@ -7,12 +7,14 @@ program changes nothing about its slots.
 Strategy. For the engine the leased slots are its concurrency limit: it begins with none. A request
 without a free slot waits in the queue, as always. This file decides what is claimed and when
 (`due_in`, `order`), and a `Caller` makes the calls: how many slots are held, and how many more are
-of use. One call carries all that was released and all that is wanted since the last one. A released
-slot goes back at once, even if a request waits here: others may have waited longer, and the next
-call asks for it again. Only as many slots are wanted as the rate can use soon.
+of use. One call carries all that was released and all that is wanted since the last one. Up to its
+share of the limit an owner uses a released slot again, without a call. Beyond that the slot goes
+back at once, even if a request waits here: others may have waited longer, and the next call asks
+for it again. Only as many slots are wanted as the rate can use soon.
 
-While any are held or wanted, the claim is renewed each third of the lease. The store wakes the
-waiters, or they ask again after a pause.
+While any are held or wanted, the claim is renewed each third of the lease; while slots are used
+again, twice a second, as the share may have changed. The store wakes the waiters, or they ask again
+after a pause.
 
 If the store has given slots of this limiter to others, as a renewal came too late, the requests
 under way continue and still count: the limit is exceeded until as many have ended, and one line is
@@ -101,6 +103,12 @@ class SharedSemaphore:
     # have to be returned, until the lease of the last claim for any has expired.
     _known: tuple[int, int] | None = field(init=False, default=(0, 0))
     _leased_at: float = field(init=False, default=-math.inf)
+    # How many slots may be used again without a claim, and until when; until when that counts as
+    # up to date, and whether one was used again after that.
+    _share: int = field(init=False, default=0)
+    _keeps_until: float = field(init=False, default=-math.inf)
+    _knows_until: float = field(init=False, default=-math.inf)
+    _is_outdated: bool = field(init=False, default=False)
     # Whether the store wakes the owner, and whether it has since the last claim.
     _listens: bool = field(init=False, default=False)
     _is_woken: bool = field(init=False, default=False)
@@ -129,6 +137,17 @@ class SharedSemaphore:
             held, wanted = self._count()
             most = self._slots_without_store(self._held_before)
             self.semaphore.add(max(0, min(wanted, most - held)))
+
+    def slot_released(self) -> None:
+        """Keep the slot for the next waiter if it belongs to the share, else return it."""
+        if self._keeps(self.semaphore.slots):
+            self._is_outdated = self.bucket.clock() >= self._knows_until
+        else:
+            self.semaphore.add(-1)  # the next call returns it
+
+    def _keeps(self, slots: int) -> bool:
+        """Return whether so many slots belong to the share, by a lease that has not expired."""
+        return 0 < slots <= min(self._share, self.most) and self.bucket.clock() < self._keeps_until
 
     def closed_for(self, now: float) -> float:
         """Return the seconds until a failing store is asked again, if no slot is used meanwhile."""
@@ -168,11 +187,10 @@ class SharedSemaphore:
 
     def due_in(self, now: float) -> float:
         """Return the seconds until a claim is due: 0.0 is now, infinity: it is not known."""
-        known = self._known
         held, wanted = self._count()
         if not (held or wanted):
             gives_up = self._is_closed and self._has_failed
-            if gives_up or (known is None and now >= self._leased_at + self.shared.lease):
+            if gives_up or (self._known is None and now >= self._leased_at + self.shared.lease):
                 self._rest()  # what could not be returned expires, or has expired
                 return math.inf
         if self._has_failed:  # new waiters ask at once; otherwise the pause has to end
@@ -180,7 +198,8 @@ class SharedSemaphore:
         else:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_stale = wanted and (self._is_woken or self._claimed is not self.shared)
-            is_due = bool(is_stale or self._tries) or (held, wanted) != known
+            is_stale = is_stale or self._is_outdated
+            is_due = bool(is_stale or self._tries) or self._is_news(held, wanted)
         return 0.0 if is_due else max(0.0, self._ask_at - now)
 
     def _count(self) -> tuple[int, int]:
@@ -193,6 +212,15 @@ class SharedSemaphore:
             most = min(most, self.shared.per_process - semaphore.slots)
         held = semaphore.slots - max(0, free - of_use)
         return held, max(0, min(of_use - free, most))
+
+    def _is_news(self, held: int, wanted: int) -> bool:
+        """Return whether the store has to know at once how many slots are held and wanted."""
+        if self._known is None:
+            return True
+        known_held, known_wanted = self._known
+        if held == known_held >= self._share and self._keeps(held):
+            return bool(wanted) != bool(known_wanted)  # how many is for the next claim
+        return (held, wanted) != self._known
 
     def order(self, now: float) -> Order | float:
         """Return the claim that is due now, or the seconds until one is.
@@ -211,7 +239,7 @@ class SharedSemaphore:
             return Order(_raise(outage.health.error), bool, self._failed)
         held, wanted = self._count()
         self.semaphore.add(held - self.semaphore.slots)
-        self._is_woken = False
+        self._is_woken = self._is_outdated = False
         self._known = None
         if held or wanted:
             self._leased_at = now
@@ -233,6 +261,8 @@ class SharedSemaphore:
         self.semaphore.add(granted.granted)
         held, wanted = claim.held + granted.granted, claim.wanted - granted.granted
         self._known = (held, wanted)
+        self._share, self._knows_until = granted.share, now + _LONGEST_PAUSE
+        self._keeps_until = self._leased_at + claim.lease / 2
         if granted.granted or not wanted:
             self._pause = _PAUSE
         if held or wanted:
@@ -339,6 +369,7 @@ class SharedSemaphore:
         """Begin anew on another loop, with the requests that are still in flight."""
         self.outage.move_to(loop)
         self.semaphore.add(-self.semaphore.free)
+        self._share = 0
         self._trying, self._tries = set(), []  # the requests of the old one are dead
         self._stop_listening()
         # The process is part of the name: a forked child has the same letters.

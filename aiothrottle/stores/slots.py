@@ -7,7 +7,9 @@ store that has lost its memory. A claim holds for `lease` seconds of the store's
 that claims nothing for so long has died, and its slots are free.
 
 Owners that want more slots have a ticket for each in one queue. Free slots belong to as many
-tickets at its head, and stay free until their owners claim: no owner is overtaken.
+tickets at its head, and stay free until their owners claim. The share of an owner is an equal part
+of the limit: up to that many of its slots and tickets go before those of others, so it may use a
+slot again without a claim. Beyond its share each slot is claimed anew, in turn.
 
 `SlotTable` is this in Python, for the stores that decide there; `lua/slots.lua` does the same, and
 a test shows that both answer alike.
@@ -54,6 +56,8 @@ class Granted:
     lost: int
     #: Seconds until the first lease expires, unless it is renewed.
     retry_after: float
+    #: The limit divided by the owners that hold or want slots, rounded down.
+    share: int
 
 
 class SlotStore(Store):
@@ -133,7 +137,8 @@ class SlotTable:
         lost = 0
         if _UNKNOWN not in self.owners:
             lost = max(0, claim.held - (part.held if part else 0))
-        self._enqueue(owner, claim.wanted)
+        share = claim.limit // len(self.owners.keys() | {owner})
+        self._enqueue(owner, claim.wanted, share - claim.held)
         others = sum(part.held for name, part in self.owners.items() if name != owner)
         free = max(0, claim.limit - others - claim.held)
         granted = self.queue[:free].count(owner)
@@ -143,7 +148,7 @@ class SlotTable:
         if claim.held or claim.wanted:
             self.owners[owner] = _Part(claim.held + granted, now + claim.lease)
         first = min((part.expires for part in self.owners.values()), default=math.inf)
-        return Granted(granted, lost, first - now)
+        return Granted(granted, lost, first - now, share)
 
     @classmethod
     def exhausted(cls, clock: float, claim: Claim) -> "SlotTable":
@@ -170,10 +175,19 @@ class SlotTable:
             self.owners = {name: part for name, part in self.owners.items() if name not in dead}
             self.queue = [owner for owner in self.queue if owner not in dead]
 
-    def _enqueue(self, owner: str, wanted: int) -> None:
-        """Keep as many tickets of the owner as it wants; the youngest are dropped first."""
-        more = wanted - self.queue.count(owner)
-        self.queue += [owner] * more
+    def _enqueue(self, owner: str, wanted: int, first: int) -> None:
+        """Keep as many tickets of the owner as it wants; the last are dropped first.
+
+        Args:
+            owner: The owner.
+            wanted: How many it wants.
+            first: How many of them belong to its share.
+        """
+        tickets = self.queue.count(owner)
+        more = wanted - tickets
+        ahead = max(0, min(more, first - tickets))
+        self.queue[:0] = [owner] * ahead
+        self.queue += [owner] * (more - ahead)
         if more < 0:
             self.queue.reverse()
             for _ in range(-more):

@@ -394,8 +394,7 @@ class Owner:
         self.name: str = name
         self.limit: int = limit
         self.key: Key = key
-        self.held: int = 0
-        self.number: int = 0
+        self.held = self.number = 0
 
     async def claim(self, wanted: int = 0, *, released: int = 0) -> Granted:
         """Return `released` slots, and ask for `wanted` more."""
@@ -418,6 +417,8 @@ GRANTS = {
     # Free slots are kept for the head of the queue; a slot that is wanted again is behind it.
     "first_waiter_is_served_first": """limit=2 ann+2=2 bob+1=0 cid+1=0 ann-1+1=0 cid+1=0 ann+1=0
         bob+1=1 ann-1+1=0 cid+1=1 bob-1=0 ann+1=1""",
+    # With slots below an equal part of the limit, it goes before those that wait for more.
+    "share_goes_first": "limit=4 ann+4=4 ann+3=0 bob+1=0 ann-1+3=0 bob+1=1 ann-1+3=1",
     "owner_that_wants_less_leaves_the_end_of_the_queue": """limit=2 ann+2=2 bob+1=0 cid+1=0 bob+3=0
         bob+1=0 ann-1=0 cid+1=0 bob+1=1 bob+1=0 bob=0 ann-1=0 cid+1=1""",
     # Without a claim for a lease its slots are free, and its places in the queue are gone.
@@ -427,7 +428,7 @@ GRANTS = {
         cid+1=0 ann-2=0 cid+1=0 ann-1=0 cid+1=1""",
     "lowered_limit_holds_for_all": "ann+3=3 limit=1 bob+1=0 ann-2=0 bob+1=0 ann-1=0 bob+1=1",
     "lost_answer_is_corrected_by_the_next_claim": "ann+2=2 lost=ann ann+1=1 bob+3=2",
-    "cleared_key_keeps_its_slots": "ann+3=3 bob+1=0 clear=1 ann-1=0 cid+1=0 bob+1=1",
+    "cleared_key_keeps_its_slots": "ann+3=3 bob+1=0 clear=1 ann-1=0 cid=0 bob+1=1",
     "a_clock_set_back_makes_no_lease_longer": "ann+3=3 clock=-1000 bob+1=0 clock=31 bob+1=1",
 }
 
@@ -458,9 +459,9 @@ async def keys_are_apart(make: MakeSlots, clock: ManualClock) -> None:  # noqa: 
         assert (await Owner(make, "ann", key=key).claim(5)).granted == 3
 
 
-async def first_lease_to_expire_is_known(make: MakeSlots, clock: ManualClock) -> None:
-    """Owners that wait know when to ask again."""
-    assert (await Owner(make, "ann").claim(3)).granted == 3
+async def share_and_first_lease_to_expire_are_known(make: MakeSlots, clock: ManualClock) -> None:
+    """Owners know how many slots they may use again, and when to ask again if they wait."""
+    assert (await Owner(make, "ann").claim(3)).share == 3
     clock.advance(_LEASE - 1)
     assert 0 < (await Owner(make, "bob").claim(1)).retry_after <= 1
 
@@ -478,7 +479,7 @@ async def all_at_once_get_so_many(make: MakeSlots, clock: ManualClock) -> None: 
 SLOT_CHECKS: list[SlotCheck] = [
     *(named(name, partial(_follow_claims, steps)) for name, steps in GRANTS.items()),
     keys_are_apart,
-    first_lease_to_expire_is_known,
+    share_and_first_lease_to_expire_are_known,
     all_at_once_get_so_many,
 ]
 """The checks of a store that shares slots, used as `CHECKS` are."""

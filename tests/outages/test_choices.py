@@ -20,7 +20,7 @@ from aiothrottle.testing import greatest_count
 from tests.outages.processes import OUTAGES, back, fall, limiter_on, process
 from tests.support.failing import Client, Server
 from tests.support.observing import observed
-from tests.support.virtually import now, visit, visits
+from tests.support.virtually import now, turns, visit, visits
 from tests.support.watching import rest
 
 FALLBACKS: list[OnStoreError] = ["local", "open", "closed"]
@@ -94,6 +94,7 @@ async def test_choice_serves_until_the_store_returns(
 async def test_raise_fails_waiters_with_few_retries(kind: str) -> None:
     server, limiter = process("raise", **KINDS[kind])
     await visit(limiter)
+    await turns()  # the slot has gone back
     server.mode = "stalls"
     for waited in (1.0, 1.0, 0.0, 0.0):
         begin = now()

@@ -240,11 +240,15 @@ async def test_redis_replaces_damaged_slots(client: Any, script: Kept) -> None:
     (bob,) = [name.decode() for name in await client.zrange(leases, 0, -1)]
     texts = ("nan", "inf", "-inf", "-1e11", "1e300", "0.5e", "abc", "")
     harms: list[list[tuple[Any, ...]]] = [
-        *([("HSET", parts, f, it)] for f in (".seen", ".ahead", ".taken", bob) for it in texts),
+        *(
+            [("HSET", parts, f, it)]
+            for f in (".seen", ".ahead", ".taken", ".sharing", bob)
+            for it in texts
+        ),
         *([("HSET", parts, ".counted", text)] for text in texts),
-        *([("HSET", parts, ".taken", text)] for text in ("-1e9", "0")),
+        *([("HSET", parts, f, it)] for f in (".taken", ".sharing") for it in ("-1e9", "0")),
         [("HSET", parts, bob, "1 -1 1")],
-        *([("HDEL", parts, field)] for field in (".seen", ".ahead", ".taken", bob)),
+        *([("HDEL", parts, field)] for field in (".seen", ".ahead", ".taken", ".sharing", bob)),
         *([("ZADD", leases, score, bob)] for score in ("inf", "-inf", "1e300", "-1e9")),
         *([("ZADD", leases, NOW + 1e6, "foreign")], [("ZREM", leases, bob)]),
         *([("LPUSH", queue, "foreign")], [("DEL", queue)]),
@@ -338,7 +342,7 @@ async def test_mongodb_replaces_damaged_documents(mongodb: Process, python: Kept
 
 
 def test_malformed_reply_of_the_script_is_an_outage() -> None:
-    wrong: list[Any] = [b"\0" * 31, b"", None, 7, b"1 2 3", "text", "1 2 3 4 5", [b"1 2 3 4"]]
+    wrong: list[Any] = [b"\0" * 31, b"", None, 7, b"1 2", "text", "1 2 3 4 5", [b"1 2 3 4"]]
     wrong += [b"\xff"]
     wrong += [f"1 0 0 0 1 {count}" for count in ("1e18", "inf", "nan", "-inf", "3", "2 1 1")]
     for reply in wrong:

@@ -66,21 +66,22 @@ local function part_of(name)
   return count_of(number), count_of(held), count_of(wanted)
 end
 
-local seen, ahead, taken, counted, now, last, had, tickets
+local seen, ahead, taken, sharing, counted, now, last, had, tickets
 local expired = {}
 
 -- Reads the record, and checks what is cheap to check: the rest once a second.
 local function open()
-  local times = read('HMGET', parts, '.seen', '.ahead', '.taken', '.counted')
+  local times = read('HMGET', parts, '.seen', '.ahead', '.taken', '.sharing', '.counted')
   local fields, owners = read('HLEN', parts), read('ZCARD', leases)
   local waiting = read('LLEN', queue)
   local meta = 0
-  for place = 1, 4 do if times[place] then meta = meta + 1 end end
-  if fields ~= (fields > 0 and 4 or 0) + owners or meta ~= (fields > 0 and 4 or 0) then damage() end
+  for place = 1, 5 do if times[place] then meta = meta + 1 end end
+  if fields ~= (fields > 0 and 5 or 0) + owners or meta ~= (fields > 0 and 5 or 0) then damage() end
   seen = times[1] and number_of(times[1], 0, -LATEST, LATEST) or -1e300
   ahead = number_of(times[2], 0, 0, LATEST)
   taken = count_of(times[3])
-  counted = times[4] and number_of(times[4], 0, -LATEST, LATEST) or -1e300
+  sharing = count_of(times[4])  -- owners that hold or want slots
+  counted = times[5] and number_of(times[5], 0, -LATEST, LATEST) or -1e300
   now = clock + ahead
   if now < seen then ahead, now = seen - clock, seen end
   if owners > 0 then
@@ -90,15 +91,16 @@ local function open()
     if not (seen < first and latest <= LATEST) then damage() end
   end
   if abs(now - counted) >= RECOUNT then
-    local held, wanted = 0, 0
+    local held, wanted, active = 0, 0, 0
     local fields = read('HGETALL', parts)
     for place = 1, #fields, 2 do
       if string.sub(fields[place], 1, 1) ~= '.' or fields[place] == UNKNOWN then
         local _, has, wants = part_of(fields[place])
         held, wanted = held + has, wanted + wants
+        if has + wants > 0 then active = active + 1 end
       end
     end
-    if held ~= taken or wanted ~= waiting then damage() end
+    if held ~= taken or wanted ~= waiting or active ~= sharing then damage() end
     counted = now
   end
   last, had, tickets = part_of(owner)
@@ -117,18 +119,19 @@ local sound, problem = pcall(open)
 if not sound then
   if problem ~= DAMAGED then error(problem, 0) end
   call('DEL', leases, parts, queue)
-  seen, ahead, now, counted, taken = clock, 0, clock, clock, limit
+  seen, ahead, now, counted, taken, sharing = clock, 0, clock, clock, limit, 1
   last, had, tickets, expired = 0, 0, 0, {}
   call('ZADD', leases, exact(now + lease), UNKNOWN)
   call('HSET', parts, UNKNOWN, '0 ' .. limit .. ' 0')
 end
-if last > number then return {0, 0, '0', 0} end
+if last > number then return {0, 0, '0', 0, 0} end
 
 -- Whether an owner may be nearer to the head of the queue than before: then it is woken.
 local moved = false
 
 for _, dead in ipairs(expired) do
   taken = taken - dead.had
+  if dead.had + dead.tickets > 0 then sharing = sharing - 1 end
   if dead.tickets > 0 then call('LREM', queue, 0, dead.name) end
   call('HDEL', parts, dead.name)
   call('ZREM', leases, dead.name)
@@ -138,7 +141,13 @@ end
 local unknown = call('HGET', parts, UNKNOWN)
 
 taken = taken + held - had
-for _ = tickets + 1, wanted do call('RPUSH', queue, owner) end
+if had + tickets == 0 then sharing = sharing + 1 end
+local share = floor(limit / max(1, sharing))
+-- Up to its share an owner goes before others.
+for place = tickets + 1, wanted do
+  call(held + place <= share and 'LPUSH' or 'RPUSH', queue, owner)
+end
+if held + wanted == 0 then sharing = sharing - 1 end
 if wanted < tickets then call('LREM', queue, wanted - tickets, owner) end
 moved = moved or held < had or wanted < tickets
 
@@ -155,7 +164,8 @@ end
 
 call('ZADD', leases, exact(now + lease), owner)
 call('HSET', parts, owner, number .. ' ' .. held + granted .. ' ' .. wanted - granted,
-  '.seen', exact(now), '.ahead', exact(ahead), '.taken', exact(taken), '.counted', exact(counted))
+  '.seen', exact(now), '.ahead', exact(ahead), '.taken', exact(taken),
+  '.sharing', sharing, '.counted', exact(counted))
 
 if ARGV[1] == '' then  -- keys expire by the server's clock
   local latest = call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
@@ -177,4 +187,4 @@ end
 
 local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
 local lost = unknown and 0 or max(0, held - had)
-return {granted, lost, exact(first - now), sound and 0 or 1}
+return {granted, lost, exact(first - now), share, sound and 0 or 1}
