@@ -186,9 +186,18 @@ async def _finish(result: Awaitable[Any]) -> Any:  # noqa: ANN401 - of any metho
 def _report(permit: Permit, response: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
     status: int = response["status_code"]
     limits = parse_rate_limit(status, response["headers"], datetime.now(UTC))
-    if limits.throttled or parsed.get("Error", {}).get("Code") in _THROTTLED:
+    if limits.throttled or _is_throttled(parsed):
         permit.report_throttled(limits.retry_after)
     elif status >= LEAST_FAILURE:
         permit._report_failure(status)
     else:
         permit.report_success()
+
+
+def _is_throttled(parsed: Mapping[str, Any]) -> bool:
+    """Return whether the error code says so. In successes, some services have another "Error"."""
+    match parsed:
+        case {"Error": {"Code": str(code)}}:
+            return code in _THROTTLED
+        case _:
+            return False

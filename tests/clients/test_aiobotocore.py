@@ -60,6 +60,18 @@ async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
     await assert_idle(limiter)
 
 
+async def test_failed_query_is_no_failed_request() -> None:
+    """The response of some services has an "Error" of its own, which is a text."""
+    limiter = RateLimiter(concurrency_limit=1)
+    session = aiobotocore.get_session()
+    throttle_session(session, "redshift-data", limiter)
+    query = {"Id": "1", "Status": "FAILED", "Error": "ERROR: no such table"}
+    answer = answering(query, content_type="application/x-amz-json-1.1")
+    async with serving(answer) as (url, _), client_of(session, url, "redshift-data") as client:
+        assert (await client.describe_statement(Id="1"))["Error"] == query["Error"]
+    await assert_idle(limiter)
+
+
 def throttled(limiter: RateLimiter | KeyedRateLimiter, **options: Any) -> Any:
     session = aiobotocore.AioSession()
     throttle_session(session, "s3", limiter, **options)
