@@ -72,8 +72,9 @@ def throttle_session(
 
     Args:
         session: The `AioSession`, also one for s3fs or aioboto3.
-        service: The service as in the names of events, such as ``"s3"`` or ``"bedrock-runtime"``;
-            or one of its operations, ``"dynamodb.Query"``.
+        service: The service as in the names of events, such as ``"s3"`` or ``"bedrock-runtime"``,
+            or ``"s3-control"`` for the client ``"s3control"``; or one of its operations,
+            ``"dynamodb.Query"``. Any other name throttles nothing.
         limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each operation by
             itself, with its name as the key: ``"PutObject"``.
         queue_timeout: Seconds that an attempt may wait for the limiter. None: no limit.
