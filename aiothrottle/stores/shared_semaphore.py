@@ -14,7 +14,8 @@ for it again. Only as many slots are wanted as the rate can use soon.
 
 While any are held or wanted, the claim is renewed each third of the lease; while slots are used
 again, twice a second, as the share may have changed. The store wakes the waiters, or they ask again
-after a pause.
+after a pause. These may be longer than a request: an owner without a share, as there are fewer
+slots than owners, uses the slot for half a second that it has waited for so.
 
 If the store has given slots of this limiter to others, as a renewal came too late, the requests
 under way continue and still count: the limit is exceeded until as many have ended, and one line is
@@ -109,6 +110,8 @@ class SharedSemaphore:
     _keeps_until: float = field(init=False, default=-math.inf)
     _knows_until: float = field(init=False, default=-math.inf)
     _is_outdated: bool = field(init=False, default=False)
+    # Until when a slot beyond the share is used again.
+    _slice_until: float = field(init=False, default=-math.inf)
     # Whether the store wakes the owner, and whether it has since the last claim.
     _listens: bool = field(init=False, default=False)
     _is_woken: bool = field(init=False, default=False)
@@ -140,9 +143,10 @@ class SharedSemaphore:
 
     def slot_released(self) -> None:
         """Keep the slot for the next waiter if it belongs to the share, else return it."""
-        if self._keeps(self.semaphore.slots):
-            self._is_outdated = self.bucket.clock() >= self._knows_until
-        else:
+        now, slots = self.bucket.clock(), self.semaphore.slots
+        if self._keeps(slots):
+            self._is_outdated = now >= self._knows_until
+        elif slots > 1 or now >= self._slice_until:
             self.semaphore.add(-1)  # the next call returns it
 
     def _keeps(self, slots: int) -> bool:
@@ -263,6 +267,8 @@ class SharedSemaphore:
         self._known = (held, wanted)
         self._share, self._knows_until = granted.share, now + _LONGEST_PAUSE
         self._keeps_until = self._leased_at + claim.lease / 2
+        if granted.granted and not granted.share and self._pause > _PAUSE:
+            self._slice_until = now + min(_LONGEST_PAUSE, claim.lease / 2)
         if granted.granted or not wanted:
             self._pause = _PAUSE
         if held or wanted:

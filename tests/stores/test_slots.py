@@ -17,7 +17,7 @@ from aiothrottle.testing.store_contract import ManualClock, Owner
 from tests.limiter.common import throttle_one
 from tests.support.failing import Client, Server
 from tests.support.sharing import Link, Shared, share
-from tests.support.virtually import Coarse, cancel, now, turns, visit
+from tests.support.virtually import Coarse, cancel, now, turns, visit, work_for
 from tests.support.watching import Watched
 
 
@@ -143,6 +143,16 @@ async def test_share_is_used_again_without_calls(wakes: bool, latency: float, ca
     made = sum(len(link.claims) for link, _ in pairs) - sum(was for was, _ in before)
     assert made <= calls * 5
     await cancel(*tasks)
+
+
+async def test_slot_that_was_polled_for_is_used_for_half_a_second() -> None:
+    pairs = processes(8, 3, wakes=False, latency=0.002)  # no share: fewer slots than processes
+    starts: list[list[float]] = [[] for _ in pairs]
+    workers = [busy(pairs[place % 8][1], 0.1, starts[place % 8]) for place in range(32)]
+    await work_for(20.0, iter(workers))
+    served = [len(waits) for waits in starts]
+    assert sum(served) >= 0.65 * 3 * 20.0 / 0.1  # a pause behind each request would be 45 %
+    assert max(served) <= 2.5 * min(served)
 
 
 @pytest.mark.parametrize("wakes", [True, False])
