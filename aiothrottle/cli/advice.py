@@ -69,13 +69,10 @@ class Advice:
         """Requests per second that it sends in the long run."""
         return min(rate.limit / (rate.period + self.guard) for rate in self.rates)
 
-    def limiter(self, concurrency_limit: int) -> RateLimiter:
-        """Make the limiter."""
+    def limiter(self, slots: int) -> RateLimiter:
+        """Make the limiter, with so many slots."""
         return RateLimiter(
-            list(self.rates),
-            burst=self.burst,
-            guard=self.guard,
-            concurrency_limit=concurrency_limit,
+            list(self.rates), burst=self.burst, guard=self.guard, concurrency_limit=slots
         )
 
     @property

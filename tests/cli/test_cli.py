@@ -133,6 +133,7 @@ FETCH = [  # with a URL
 WRONG = [
     *((f"fetch http://a/ {options}", complaint) for options, complaint in FETCH),
     ("fetch - -i -", "- was given more than once"),
+    ("fetch {file}", "is a file, not a URL: give it with --input-file"),
     ("fetch http://a/ --output-dir ''", "--output-dir: must not be empty"),
     ("fetch -i ''", "-i/--input-file: must not be empty"),
     ("fetch --requests ''", "--requests: must not be empty"),

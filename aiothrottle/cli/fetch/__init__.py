@@ -95,6 +95,8 @@ class Lists:
             raise ValueError("- was given more than once, but standard input can be read only once")
         if self.requests is not None and (self.urls or self.input_file):
             raise ValueError("--requests is the whole list: leave out URLs and --input-file")
+        if file := next(filter(os.path.isfile, self.urls), None):
+            raise ValueError(f"{file} is a file, not a URL: give it with --input-file")
 
     @property
     def files(self) -> list[str]:
