@@ -235,8 +235,8 @@ class SharedConcurrency:
     """A concurrency limit for all processes together, counted in a store.
 
     It is given in place of a number as the concurrency limit. All limiters with the same store and
-    `key` count together, whatever their rates are; they should have the same `limit`. Waiters of
-    all processes are served first come, first served.
+    `key` count together, whatever their rates are; they should have the same `limit`. Each that
+    needs slots has an equal share of them; the other slots go to all, first come, first served.
 
     Args:
         limit: How many requests may be inside ``throttle()`` at once, in all processes together.
