@@ -572,4 +572,4 @@ class GuardControl:
 
     def _interval_with(self, guard: float) -> float:
         """Return the seconds of a request at the fastest rate, with that guard."""
-        return min(((it.period + guard) / it.limit for it in self.rates), default=math.inf)
+        return min([(it.period + guard) / it.limit for it in self.rates], default=math.inf)
