@@ -183,16 +183,17 @@ class SlotTable:
             wanted: How many it wants.
             first: How many of them belong to its share.
         """
-        tickets = self.queue.count(owner)
-        more = wanted - tickets
-        ahead = max(0, min(more, first - tickets))
-        self.queue[:0] = [owner] * ahead
-        self.queue += [owner] * (more - ahead)
+        more = wanted - self.queue.count(owner)
+        self.queue += [owner] * more
         if more < 0:
             self.queue.reverse()
             for _ in range(-more):
                 self.queue.remove(owner)
             self.queue.reverse()
+        leading = max(0, min(wanted, first))  # the share may have grown
+        for _ in range(leading):
+            self.queue.remove(owner)
+        self.queue[:0] = [owner] * leading
 
     def dump(self) -> bytes:
         """Return the table as bytes."""

@@ -419,6 +419,8 @@ GRANTS = {
         bob+1=1 ann-1+1=0 cid+1=1 bob-1=0 ann+1=1""",
     # With slots below an equal part of the limit, it goes before those that wait for more.
     "share_goes_first": "limit=4 ann+4=4 ann+3=0 bob+1=0 ann-1+3=0 bob+1=1 ann-1+3=1",
+    # Also if it was no part of its share when it began to wait.
+    "share_that_has_grown_goes_first": "limit=2 ann+2=2 bob+2=0 cid+1=0 ann-2=0 cid+1=1 bob+2=1",
     "owner_that_wants_less_leaves_the_end_of_the_queue": """limit=2 ann+2=2 bob+1=0 cid+1=0 bob+3=0
         bob+1=0 ann-1=0 cid+1=0 bob+1=1 bob+1=0 bob=0 ann-1=0 cid+1=1""",
     # Without a claim for a lease its slots are free, and its places in the queue are gone.

@@ -168,6 +168,22 @@ async def test_newcomer_has_its_share_soon(wakes: bool) -> None:
     await cancel(*tasks)
 
 
+@pytest.mark.parametrize("wakes", [True, False])
+async def test_process_without_a_share_has_one_soon_after_another_leaves(wakes: bool) -> None:
+    pairs = processes(5, 4, wakes=wakes, latency=0.002)
+    newcomer, leaving, *others = [limiter for _, limiter in pairs]
+    waits = list[float]()
+    workers = [busy(limiter, 1.0, []) for limiter in (leaving, *others) for _ in range(64)]
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    await asyncio.sleep(5.0)
+    tasks.append(asyncio.create_task(busy(newcomer, 0.2, waits)))
+    await asyncio.sleep(0.5)
+    await cancel(*tasks[:64])
+    await asyncio.sleep(3.0)
+    assert waits  # 192 requests had waited before
+    await cancel(*tasks[64:])
+
+
 async def test_share_is_an_equal_part_for_each_that_holds_or_wants_slots() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)

@@ -12,7 +12,8 @@
 
 local EPOCH = 1767225600  -- as in record.py
 
-local call, max, ceil, floor, abs = redis.call, math.max, math.ceil, math.floor, math.abs
+local call, max, min = redis.call, math.max, math.min
+local ceil, floor, abs = math.ceil, math.floor, math.abs
 local leases, parts, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, limit = ARGV[3], tonumber(ARGV[4])
 local held, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -143,12 +144,13 @@ local unknown = call('HGET', parts, UNKNOWN)
 taken = taken + held - had
 if had + tickets == 0 then sharing = sharing + 1 end
 local share = floor(limit / max(1, sharing))
--- Up to its share an owner goes before others.
-for place = tickets + 1, wanted do
-  call(held + place <= share and 'LPUSH' or 'RPUSH', queue, owner)
-end
-if held + wanted == 0 then sharing = sharing - 1 end
+for _ = tickets + 1, wanted do call('RPUSH', queue, owner) end
 if wanted < tickets then call('LREM', queue, wanted - tickets, owner) end
+-- Up to its share, which may have grown, an owner goes before others.
+local leading = min(wanted, share - held)
+if leading > 0 then call('LREM', queue, leading, owner) end
+for _ = 1, leading do call('LPUSH', queue, owner) end
+if held + wanted == 0 then sharing = sharing - 1 end
 moved = moved or held < had or wanted < tickets
 
 local granted = 0
