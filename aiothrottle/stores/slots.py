@@ -56,7 +56,8 @@ class Granted:
     lost: int
     #: Seconds until the first lease expires, unless it is renewed.
     retry_after: float
-    #: The limit divided by the owners that hold or want slots, rounded down.
+    #: The limit divided by the owners that hold or want slots, rounded down; 0 while they hold
+    #: more than the limit, so that each slot goes back.
     share: int
 
 
@@ -134,14 +135,15 @@ class SlotTable:
         self._drop_expired(now)
         owner = claim.owner
         part = self.owners.get(owner)
-        lost = 0
-        if _UNKNOWN not in self.owners:
-            lost = max(0, claim.held - (part.held if part else 0))
         share = claim.limit // len(self.owners.keys() | {owner})
         self._enqueue(owner, claim.wanted, share - claim.held)
         others = sum(part.held for name, part in self.owners.items() if name != owner)
-        free = max(0, claim.limit - others - claim.held)
-        granted = self.queue[:free].count(owner)
+        free = claim.limit - others - claim.held
+        lost = 0
+        if _UNKNOWN not in self.owners:
+            lost = max(0, claim.held - (part.held if part else 0))
+            share = share if free >= 0 else 0
+        granted = self.queue[: max(0, free)].count(owner)
         for _ in range(granted):
             self.queue.remove(owner)
         self.owners.pop(owner, None)

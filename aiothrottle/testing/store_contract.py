@@ -392,8 +392,7 @@ class Owner:
     def __init__(self, make: MakeSlots, name: str, limit: int = 3, key: Key = "key") -> None:
         self.store: SlotStore = make()
         self.name: str = name
-        self.limit: int = limit
-        self.key: Key = key
+        self.limit, self.key = limit, key
         self.held = self.number = 0
 
     async def claim(self, wanted: int = 0, *, released: int = 0) -> Granted:

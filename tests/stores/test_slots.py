@@ -195,6 +195,9 @@ async def test_share_is_an_equal_part_for_each_that_holds_or_wants_slots() -> No
     assert (await ann.claim()).share == 3
     clock.advance(1.5)
     assert (await ann.claim()).share == 7
+    # Nothing is used again while more are held, such as by one that was silent for a lease.
+    assert (await cid.claim(6)).share == 3
+    assert [(await owner.claim()).share for owner in (ann, bob, cid)] == [3, 0, 0]
 
 
 async def test_one_task_keeps_its_slot_until_others_want_it() -> None:
@@ -277,6 +280,19 @@ async def test_slots_of_silent_process_expire_with_lease_and_its_holds_count_lat
 
 
 # ---- cancelled and closed ------------------------------------------------------------------------
+
+
+async def test_no_slot_is_used_again_while_the_limit_is_exceeded() -> None:
+    (silent, late), (_, other) = processes(2, 4, wakes=True, latency=0.002)
+    _held = await asyncio.gather(*(late.acquire() for _ in range(4)))
+    silent.may_answer.clear()
+    tasks = [asyncio.create_task(busy(other, 0.1, [])) for _ in range(6)]
+    await asyncio.sleep(40.0)
+    assert other.statistics().in_flight == 4
+    silent.may_answer.set()
+    await asyncio.sleep(15.0)
+    assert other.statistics().in_flight == 0
+    await cancel(*tasks)
 
 
 async def test_cancellation_at_any_point_returns_everything() -> None:

@@ -188,5 +188,9 @@ if moved and limit > taken then
 end
 
 local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
-local lost = unknown and 0 or max(0, held - had)
+local lost = 0
+if not unknown then
+  lost = max(0, held - had)
+  if taken > limit then share = 0 end
+end
 return {granted, lost, exact(first - now), share, sound and 0 or 1}
