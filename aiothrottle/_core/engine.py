@@ -429,6 +429,8 @@ class Engine:
             if bucket.timestamps or bucket.started is not None:
                 now = bucket.now()
             bucket.credit = 0
+            if self.leased is not None:
+                self.leased.tidy(now)
             if self._decide_at_once(now, waiter.cost) <= 0.0:
                 self._start(waiter, now)
                 return None
@@ -467,6 +469,7 @@ class Engine:
             and not self.observers.listeners
             and not self.pause.awaits_trial  # the next request has to wait
             and (self.shared is None or self.shared.may_grant_credit)
+            and self.leased is None  # the lease of a free slot may expire
         )
         try:
             self.bucket.take(now, waiter.cost, opens_credit=opens_credit)

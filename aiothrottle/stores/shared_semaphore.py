@@ -134,8 +134,13 @@ class SharedSemaphore:
         shared = self.shared
         return min(shared.limit, shared.per_process or shared.limit)
 
-    def tidy(self, now: float) -> None:  # noqa: ARG002 - a free slot does not grow old
-        """Use slots without the store while the fallback serves, as many as it allows."""
+    def tidy(self, now: float) -> None:
+        """Give up free slots whose lease may expire before the store answers.
+
+        While the fallback serves, use as many as it allows without the store.
+        """
+        if self._known is None and now >= self._keeps_until:
+            self.semaphore.add(-self.semaphore.free)
         if self._held_before is not None:
             held, wanted = self._count()
             most = self._slots_without_store(self._held_before)
@@ -268,7 +273,7 @@ class SharedSemaphore:
         self._share, self._knows_until = granted.share, now + _LONGEST_PAUSE
         self._keeps_until = self._leased_at + claim.lease / 2
         if granted.granted and not granted.share and self._pause > _PAUSE:
-            self._slice_until = now + min(_LONGEST_PAUSE, claim.lease / 2)
+            self._slice_until = min(now + _LONGEST_PAUSE, self._keeps_until)
         if granted.granted or not wanted:
             self._pause = _PAUSE
         if held or wanted:

@@ -229,6 +229,28 @@ async def test_slot_whose_lease_may_have_expired_is_not_used_again(error: Except
     await asyncio.wait_for(waiter, 15.0)
 
 
+async def test_free_slot_whose_lease_may_have_expired_is_not_used() -> None:
+    shared = Shared()
+    link = Link(shared)
+    limiter, other = share(link, 3), share(Link(shared, wakes=False), 3)
+    permits = [await limiter.acquire() for _ in range(3)]
+    await asyncio.sleep(0.9)
+    link.may_answer.clear()
+    await asyncio.sleep(0.2)  # a claim is under way
+    for permit in permits:
+        permit.release()
+    for _ in range(3):
+        await visit(limiter, stay=0.1)  # they are used again
+    _held = [await other.acquire() for _ in range(3)]
+    assert now() == pytest.approx(3.0, abs=0.1)
+    (waiter,) = started(limiter.acquire())
+    await turns()
+    assert not waiter.done()
+    assert not limiter.statistics().in_flight
+    await cancel(waiter)
+    link.may_answer.set()
+
+
 async def test_only_who_has_its_share_waits_to_say_what_it_wants() -> None:
     (link, limiter), (_, other) = processes(2, 1, wakes=True, latency=0.0)
     permit = await other.acquire()
