@@ -14,8 +14,8 @@ for it again. Only as many slots are wanted as the rate can use soon.
 
 While any are held or wanted, the claim is renewed each third of the lease; while slots are used
 again, twice a second, as the share may have changed. The store wakes the waiters, or they ask again
-after a pause. These may be longer than a request: an owner without a share, as there are fewer
-slots than owners, uses the slot for half a second that it has waited for so.
+after a pause, which may be longer than a request: where there are fewer slots than owners, so that
+no owner has a share, a slot that was granted after such pauses is used for half a second.
 
 If the store has given slots of this limiter to others, as a renewal came too late, the requests
 under way continue and still count: the limit is exceeded until as many have ended, and one line is
@@ -104,8 +104,8 @@ class SharedSemaphore:
     # have to be returned, until the lease of the last claim for any has expired.
     _known: tuple[int, int] | None = field(init=False, default=(0, 0))
     _leased_at: float = field(init=False, default=-math.inf)
-    # How many slots may be used again without a claim, and until when; until when that counts as
-    # up to date, and whether one was used again after that.
+    # How many slots may be used again without a claim, and until when. The share may have changed
+    # by `_knows_until`: a slot that is used again after that makes a claim due (`_is_outdated`).
     _share: int = field(init=False, default=0)
     _keeps_until: float = field(init=False, default=-math.inf)
     _knows_until: float = field(init=False, default=-math.inf)
