@@ -149,14 +149,14 @@ class SharedSemaphore:
     def slot_released(self) -> None:
         """Keep the slot for the next waiter if it belongs to the share, else return it."""
         now, slots = self.bucket.clock(), self.semaphore.slots
-        if self._keeps(slots):
+        if self._keeps(slots, now):
             self._is_outdated = now >= self._knows_until
         elif slots > 1 or now >= self._slice_until:
             self.semaphore.add(-1)  # the next call returns it
 
-    def _keeps(self, slots: int) -> bool:
+    def _keeps(self, slots: int, now: float) -> bool:
         """Return whether so many slots belong to the share, by a lease that has not expired."""
-        return 0 < slots <= min(self._share, self.most) and self.bucket.clock() < self._keeps_until
+        return 0 < slots <= min(self._share, self.most) and now < self._keeps_until
 
     def closed_for(self, now: float) -> float:
         """Return the seconds until a failing store is asked again, if no slot is used meanwhile."""
@@ -208,7 +208,7 @@ class SharedSemaphore:
             # Only who wants a slot has a use for being woken: a store may wake without a reason.
             is_stale = wanted and (self._is_woken or self._claimed is not self.shared)
             is_stale = is_stale or self._is_outdated
-            is_due = bool(is_stale or self._tries) or self._is_news(held, wanted)
+            is_due = bool(is_stale or self._tries) or self._is_news(held, wanted, now)
         return 0.0 if is_due else max(0.0, self._ask_at - now)
 
     def _count(self) -> tuple[int, int]:
@@ -222,12 +222,12 @@ class SharedSemaphore:
         held = semaphore.slots - max(0, free - of_use)
         return held, max(0, min(of_use - free, most))
 
-    def _is_news(self, held: int, wanted: int) -> bool:
+    def _is_news(self, held: int, wanted: int, now: float) -> bool:
         """Return whether the store has to know at once how many slots are held and wanted."""
         if self._known is None:
             return True
         known_held, known_wanted = self._known
-        if held == known_held >= self._share and self._keeps(held):
+        if held == known_held >= self._share and self._keeps(held, now):
             return bool(wanted) != bool(known_wanted)  # how many is for the next claim
         return (held, wanted) != self._known
 

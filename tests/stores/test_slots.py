@@ -253,13 +253,13 @@ async def test_free_slot_whose_lease_may_have_expired_is_not_used() -> None:
 
 async def test_only_who_has_its_share_waits_to_say_what_it_wants() -> None:
     (link, limiter), (_, other) = processes(2, 1, wakes=True, latency=0.0)
-    permit = await other.acquire()
+    _held = await other.acquire()
+    tasks = list[asyncio.Task[Permit]]()
     for count in (1, 2, 3):
-        started(limiter.acquire())
+        tasks += started(limiter.acquire())
         await turns()
         assert link.claims[-1].wanted == count
-    permit.release()
-    await turns()
+    await cancel(*tasks)
 
 
 async def test_lowered_limit_leaves_a_smaller_share_at_once() -> None:
