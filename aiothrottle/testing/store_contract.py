@@ -335,11 +335,11 @@ async def any_text_is_its_own_key(make: Make, clock: ManualClock) -> None:  # no
     keys += ["x" * 1_000_000, "x" * 999_999 + "y", "x" * 999_999, ("x" * 199, "y"), "é" * 100]
     store = make()
     for key in keys:
-        assert len((await store.reserve(key, TEN, [1])).instants) == 1
+        assert len((await store.reserve(key, SlidingWindowLog("10/h"), [1])).instants) == 1
     for key in keys:
-        assert close((await store.peek(key, TEN)).remaining, 9.0), key
+        assert close((await store.peek(key, SlidingWindowLog("10/h"))).remaining, 9.0), key
         await store.clear(key)
-        assert close((await store.peek(key, TEN)).remaining, 10.0), key
+        assert close((await store.peek(key, SlidingWindowLog("10/h"))).remaining, 10.0), key
 
 
 async def another_algorithm_on_the_key_is_rejected(make: Make, clock: ManualClock) -> None:
